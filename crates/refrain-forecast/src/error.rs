@@ -1,12 +1,13 @@
 //! The errors of this crate. Each says what is wrong, where, and what to do.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between a file and a forecast. Lines are counted from 1, including the header.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The file cannot be opened or read.
@@ -574,6 +575,13 @@ pub enum Error {
     /// A layer, an optimiser or a checkpoint refused.
     #[error(transparent)]
     Nn(#[from] refrain_nn::Error),
+}
+
+/// `unwrap` and a `main` that returns an error print this form, so it is the message.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 fn of_series(series: &Option<String>) -> String {

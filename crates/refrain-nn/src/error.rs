@@ -1,12 +1,13 @@
 //! The errors of this crate. Each says what is wrong, where, and what to do.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong with layers, optimisers and checkpoints.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An operation on tensors failed.
@@ -54,6 +55,13 @@ pub enum Error {
         /// What is wrong and what to do.
         message: String,
     },
+}
+
+/// `unwrap` and a `main` that returns an error print this form, so it is the message.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -240,8 +240,11 @@ fn what_belongs_to_another_run_is_refused_and_changes_nothing() {
     let build = "build the model with the configuration";
     refused(Shape { hidden: 15, ..SHAPE }, &["hidden.weight", "[16, 5]", "[15, 5]", build]);
     refused(Shape { dtype: DType::F64, ..SHAPE }, &["F32", "f64", build]);
-    refused(Shape { sgd: true, ..SHAPE }, &["adamw", "sgd"]);
-    refused(Shape { lr: 0.02, ..SHAPE }, &["0.01", "0.02", "start a new run"]);
+    refused(Shape { sgd: true, ..SHAPE }, &["the optimiser was {", "adamw", "sgd"]);
+    refused(
+        Shape { lr: 0.02, ..SHAPE },
+        &["schedule.lr was 0.01, and is 0.02 now", "resume_rescheduled", "start a new run"],
+    );
 
     let mut regrouped = Run::new(3, SHAPE);
     regrouped.parameters.set_group(|_, _| true, |group| *group = Group::default()).unwrap();

@@ -9,7 +9,7 @@ use crate::types::DType;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What went wrong. The message of each variant names the operation and says what to do.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// Two shapes do not match.
@@ -240,6 +240,13 @@ impl Error {
 
     pub(crate) fn internal(op: &'static str, message: impl Into<String>) -> Error {
         Error::Internal { op, message: message.into() }
+    }
+}
+
+/// `unwrap` and a `main` that returns an error print this form, so it is the message.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -9,7 +9,9 @@ use refrain::{DType, Device, Error, Result, Step, Tensor};
 
 #[track_caller]
 fn says<T>(result: Result<T>, parts: &[&str]) {
-    let message = result.err().expect("an error").to_string();
+    let error = result.err().expect("an error");
+    let message = error.to_string();
+    assert_eq!(format!("{error:?}"), message, "what `unwrap` prints");
     for part in parts {
         assert!(message.contains(part), "`{part}` is missing in: {message}");
     }

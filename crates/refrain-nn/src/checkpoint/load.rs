@@ -211,8 +211,15 @@ impl Checkpoint {
         };
         let current = optimizer.describe();
         if !alike(saved, &current) {
+            let differences = differences("", saved, &current);
+            let reschedule = match differences.iter().all(|(name, ..)| name.starts_with("schedule")) {
+                true => "go on by another schedule (`resume_rescheduled`), ",
+                false => "",
+            };
+            let told = differences.iter().map(|(name, was, is)| format!("{name} was {was}, and is {is} now"));
             return Err(self.error(format!(
-                "it was written with the optimiser {saved}, but the current one is {current}; use the same one, or load the model alone and start a new run"
+                "it was written with another optimiser: {}; use the same one, {reschedule}or load the model alone and start a new run",
+                told.collect::<Vec<_>>().join("; ")
             )));
         }
         self.check_groups(parameters)?;
@@ -383,4 +390,19 @@ fn sum(state: &str, version: u32, file: &TensorFile) -> Result<String> {
         }
     }
     Ok(sum.finish())
+}
+
+/// Where the descriptions of two optimisers differ, such as `options.eps`, with both values. Those of two kinds differ as a whole.
+fn differences<'a>(name: &str, saved: &'a Value, current: &'a Value) -> Vec<(String, &'a Value, &'a Value)> {
+    match (saved, current) {
+        _ if saved == current => Vec::new(),
+        (Value::Object(a), Value::Object(b)) if a.get("kind") == b.get("kind") => {
+            let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            let full = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+            let of =
+                |map: &'a serde_json::Map<String, Value>, key: &str| map.get(key).unwrap_or(&Value::Null);
+            keys.into_iter().flat_map(|key| differences(&full(key), of(a, key), of(b, key))).collect()
+        }
+        _ => vec![(if name.is_empty() { "the optimiser" } else { name }.to_owned(), saved, current)],
+    }
 }
