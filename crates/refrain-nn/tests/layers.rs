@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use common::{Case, Reference, assert_close, assert_within, device, values};
 use refrain::{Activation, Communicator, DType, Device, Generator, Tensor, gradcheck, no_grad};
 use refrain_nn::{
-    AttentionContext, AttentionOptions, BatchNorm, Dropout, EncoderDropout, Init, Linear, Mode,
+    AttentionContext, AttentionOptions, BatchNorm, Dropout, EncoderDropout, GroupNorm, Init, Linear, Mode,
     MultiHeadAttention, NormKind, ParameterBuilder, Parameters, Result, TransformerEncoderLayer,
     TransformerEncoderOptions,
 };
@@ -118,6 +118,20 @@ fn encoder_layers_agree_with_pytorch() {
             let layer = TransformerEncoderLayer::new(&builder, &options(&case)).unwrap();
             let parameters = builder.build(&generator(0)).unwrap();
             check(&case, dtype, bound, &parameters, |x| layer.forward(x, Mode::Eval));
+        }
+    }
+}
+
+#[test]
+fn group_norms_agree_with_pytorch() {
+    for case in reference().of("group_norm") {
+        let halves = [DType::F16, DType::BF16].map(|dtype| (dtype, 8.0 * dtype.epsilon().unwrap()));
+        for (dtype, bound) in DTYPES.into_iter().chain(halves) {
+            let builder = ParameterBuilder::new(&device(), dtype);
+            let (groups, channels) = (case.count("groups"), case.count("channels"));
+            let norm = GroupNorm::new(&builder, groups, channels, case.number("eps")).unwrap();
+            let parameters = builder.build(&generator(0)).unwrap();
+            check(&case, dtype, bound, &parameters, |x| norm.forward(x));
         }
     }
 }

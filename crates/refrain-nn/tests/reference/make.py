@@ -31,6 +31,7 @@ layers.safetensors
     attention       self-attention of x [B, N, D]; attrs: d_model, heads, causal
     encoder         one transformer encoder layer; attrs: d_model, heads, ffn, norm_first, activation (relu, gelu,
                     gelu_tanh), eps; no dropout
+    group_norm      of x [B, channels, ..]; attrs: groups, channels, eps; weight and bias [channels]
                     in0, out0, grad_out0 (cotangent), grad_in0; param/<name> and grad/<name> for
                     attn.{q,k,v,o}.{weight [out, in],bias}, and for the encoder also
                     norm1.{weight,bias}, norm2.{weight,bias}, ffn.0.{weight,bias}, ffn.2.{weight,bias}
@@ -176,14 +177,13 @@ def our_names(torch_name, tensor):
     return {name: tensor}
 
 
-def layer(out, name, op, module, forward, attrs, batch, tokens):
+def layer(out, name, op, module, forward, attrs, *shape):
     keep = out.add(name, op, attrs)
-    d = attrs["d_model"]
     for key, p in module.named_parameters():
-        is_gain = key.startswith("norm") and key.endswith("weight")
+        is_gain = p.dim() == 1 and key.endswith("weight")
         std = p.shape[-1] ** -0.5 if p.dim() == 2 else 0.25
         p.data = normal(*p.shape, mean=float(is_gain), std=std)
-    x = normal(batch, tokens, d).requires_grad_()
+    x = normal(*shape).requires_grad_()
     y = forward(module, x)
     cotangent = normal(*y.shape)
     y.backward(cotangent)
@@ -199,7 +199,7 @@ def attention(out, name, d, heads, batch, tokens, causal=False):
     mask = nn.Transformer.generate_square_subsequent_mask(tokens) if causal else None
     layer(out, name, "attention", nn.MultiheadAttention(d, heads, batch_first=True),
           lambda m, x: m(x, x, x, need_weights=False, attn_mask=mask)[0],
-          {"d_model": d, "heads": heads, "causal": causal}, batch, tokens)
+          {"d_model": d, "heads": heads, "causal": causal}, batch, tokens, d)
 
 
 def encoder(out, name, d, heads, ffn, batch, tokens, norm_first, activation):
@@ -207,7 +207,12 @@ def encoder(out, name, d, heads, ffn, batch, tokens, norm_first, activation):
                                         layer_norm_eps=1e-5, batch_first=True, norm_first=norm_first)
     layer(out, name, "encoder", module, lambda m, x: m(x),
           {"d_model": d, "heads": heads, "ffn": ffn, "norm_first": norm_first, "activation": activation, "eps": 1e-5},
-          batch, tokens)
+          batch, tokens, d)
+
+
+def group_norm(out, name, groups, eps, *shape):
+    layer(out, name, "group_norm", nn.GroupNorm(groups, shape[1], eps), lambda m, x: m(x),
+          {"groups": groups, "channels": shape[1], "eps": eps}, *shape)
 
 
 def recurrent(out, op, inputs, hidden, layers):
@@ -271,6 +276,10 @@ if __name__ == "__main__":
         encoder(layers, f"encoder_pre_{activation}", 12, 3, 20, 2, 5, True, activation)
         encoder(layers, f"encoder_post_{activation}", 12, 3, 20, 2, 5, False, activation)
     encoder(layers, "encoder_pre_odd", 7, 1, 9, 3, 4, True, "gelu_tanh")
+    group_norm(layers, "group_norm", 3, 1e-5, 2, 6, 5)
+    group_norm(layers, "group_norm_image", 2, 1e-3, 3, 4, 3, 2)
+    group_norm(layers, "group_norm_channels", 5, 1e-5, 2, 5, 7)
+    group_norm(layers, "group_norm_rows", 1, 1e-5, 4, 6)
     layers.save()
     out = Cases("recurrent")
     for layers in (1, 2):

@@ -26,13 +26,15 @@ four. `tag` is null or
     "kink"     points without a derivative, with PyTorch's choice (below).
 
 Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
-    unary             x; gelu: approximate "none" (erf) or "tanh"; clamp: min and max, either may be missing
+    unary             x; gelu: approximate "none" (erf) or "tanh"; clamp: min and max, either may be missing; elu: alpha;
+                      leaky_relu: negative_slope; isnan: to U8
                       round goes half to even; sign of NaN is as stored
     binary, compare   x, y, broadcast; or x alone with `scalar`: x op scalar, with `reverse` scalar op x
     logical_*         x, y (not: x), U8 to U8
     where             condition (U8), x, y, broadcast
     cast              dtype; to integers by truncation
-    sum mean var max min        axes (list, null for all), keepdim; var: correction (0 or 1)
+    sum mean var std prod max min any all
+                      axes (list, null for all), keepdim; var, std: correction (0 or 1); any, all: to U8
     logsumexp norm              axes, keepdim; norm: p, a number or "inf"
     argmax argmin     axes, keepdim; position in the row-major flattening of the reduced axes, first on ties
     softmax log_softmax         axis
@@ -44,6 +46,8 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
     qk_norm           x [.., 3, H, D], temperature [H]; x[.., 0, :, :] and x[.., 1, :, :] divided by max(||.||, eps) along
                       the last axis, the former times temperature
     matmul            as torch.matmul, vectors included
+    einsum            any number of inputs; equation
+    eye linspace      x, which only has the dtype; n; start, end, count
     linear            x, weight [out, in], [bias], [residual]; bias, residual: whether these are there;
                       activation none|relu|gelu|gelu_tanh|silu: activation(x W^T + b) + residual
     gru               x W_ih^T + b_ih [B, T, 3 H], weight_hh [3 H, H], bias_hh [3 H], h0 [B, H]
@@ -62,10 +66,13 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
     sort argsort      axis, descending; stable; sort gives values and positions
     topk              k, axis, largest; values and positions, in order
     sdpa              q [B, H, Nq, D], k and v [B, H, Nk, D]; causal, scale (missing: 1/sqrt(D))
+    sdpa_with         q, k, v and a mask; kind: "bool" (U8), "float" (added to the scores) or "lengths" (I64 [B]); causal; past:
+                      the keys before the first query
     hadamard          last axis times the Sylvester matrix / sqrt(n)
     *_loss            prediction, target; mean over all elements. huber_loss: delta (not divided by it);
                       quantile_loss: prediction [..., Q], target [...], q: list of Q; with e = target -
                       prediction, max(q e, (q - 1) e)
+    *_reduced         the same losses; reduction: "sum" or "none"
     cross_entropy     logits [N, C], ids [N]; label_smoothing
     cross_entropy_with          logits, ids, [weights [C]]; label_smoothing, ignore_index or null, reduction as in PyTorch
     bce_with_logits   logits, targets; the mean
@@ -98,13 +105,14 @@ def unary(f):
             return lambda *s: uniform(0.125, 4.0, *s)
         if op in ("lgamma", "digamma"):
             return lambda *s: uniform(0.125, 12.0, *s)
-        if op in ("reciprocal", "relu", "abs", "sign"):
+        if op in ("reciprocal", "relu", "abs", "sign", "elu", "leaky_relu"):
             return lambda *s: away_from_zero(0.125, 3.0, *s)
         if op in ("floor", "ceil", "round", "clamp"):
             return lambda *s: distinct(*s, odd=True)
         return lambda *s: normal(*s, std=1.5)
 
-    variants = [(op, {}, op) for op in UNARY if op not in ("gelu", "clamp")]
+    variants = [(op, {}, op) for op in UNARY if op not in ("gelu", "clamp", "elu", "leaky_relu")]
+    variants += [("elu", {"alpha": 0.3}, "elu"), ("leaky_relu", {"negative_slope": 0.01}, "leaky_relu")]
     variants += [("gelu", {"approximate": a}, f"gelu {a}") for a in ("none", "tanh")]
     variants += [("clamp", a, f"clamp {'_'.join(a)}") for a in ({"min": -0.75, "max": 0.5}, {"min": 0.0}, {"max": 0.25})]
     for op, attrs, label in variants:
@@ -116,7 +124,7 @@ def unary(f):
         f.add(op, prefix + "broadcast", [sample(1, 4, 1)], attrs, [{"broadcast": [3, 4, 2]}])
 
     wide = const([-80.0, -24.0, -12.0, -8.0, -6.0, -4.0, 4.0, 6.0, 8.0, 12.0, 24.0, 80.0])
-    for op in ("exp", "expm1", "tanh", "sigmoid", "erf", "silu", "sin", "cos"):
+    for op in ("exp", "expm1", "tanh", "sigmoid", "erf", "silu", "softplus", "sin", "cos"):
         f.add(op, "wide", [wide], tag="wide")
     for approximate in ("none", "tanh"):
         f.add("gelu", f"{approximate}_wide", [wide], {"approximate": approximate}, tag="wide")
@@ -136,12 +144,17 @@ def unary(f):
         f.add(op, "halves", [halves], tag="kink")
     for op in ("abs", "sign", "relu"):
         f.add(op, "zero", [const([-1.0, 0.0, 2.0])], tag="kink")
+    f.add("elu", "wide", [wide], {"alpha": 0.75}, tag="wide")
+    f.add("elu", "zero", [const([-1.0, 0.0, 2.0])], {"alpha": 0.75}, tag="kink")
+    f.add("leaky_relu", "zero", [const([-1.0, 0.0, 2.0])], {"negative_slope": 0.25}, tag="kink")
     f.add("clamp", "bounds", [const([-1.0, -0.75, 0.0, 0.5, 1.0])], {"min": -0.75, "max": 0.5}, tag="kink")
 
     special = const([0.0, -0.0, INF, -INF, NAN])
     for op in ("neg abs sign exp log log1p expm1 sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf lgamma digamma "
-               "floor ceil round").split():
+               "floor ceil round softplus isnan").split():
         f.add(op, "special", [special], diff=[False], tag="special")
+    f.add("elu", "special", [special], {"alpha": 0.75}, diff=[False], tag="special")
+    f.add("leaky_relu", "special", [special], {"negative_slope": 0.25}, diff=[False], tag="special")
     f.add("clamp", "special", [special], {"min": -0.5, "max": 0.5}, diff=[False], tag="special")
 
 
@@ -267,6 +280,31 @@ def reduce(f):
     f.add("logsumexp", "special", [const([[1.0, -INF, 0.5], [-INF, -INF, -INF], [INF, 0.0, INF], [NAN, 0.0, INF]])],
           {"axes": [1], "keepdim": False}, diff=[False], tag="special")
     f.add("norm", "p2_zero", [const([[0.0, 0.0], [3.0, -4.0]])], {"p": 2, "axes": [1], "keepdim": False}, tag="kink")
+    three = ([0], [1], [-1], [0, 2], None)
+    for axes in three:
+        label = "all" if axes is None else "_".join(f"{a}" for a in axes).replace("-", "m")
+        for correction in (0, 1):
+            f.add("std", f"correction{correction}_3d_{label}", [normal(3, 4, 5)],
+                  {"axes": axes, "keepdim": axes == [1], "correction": correction})
+        f.add("prod", f"3d_{label}", [away_from_zero(0.75, 1.25, 3, 4, 5)], {"axes": axes, "keepdim": axes == [1]})
+        for op in ("any", "all"):
+            values = (0.0, 0.0, 0.0, 0.5) if op == "any" else (-1.0, 0.25, 0.5, 0.0)
+            f.add(op, f"3d_{label}", [few(3, 4, 5, values=values)], {"axes": axes, "keepdim": axes == [1]})
+    for op, attrs in (("std", {"correction": 1}), ("prod", {}), ("any", {}), ("all", {})):
+        sample = (lambda *s: few(*s, values=(0.0, 0.0, 1.0))) if op in ("any", "all") else (lambda *s: away_from_zero(0.75, 1.25, *s))
+        f.add(op, "permuted", [sample(3, 4, 5)], {**attrs, "axes": [1], "keepdim": False}, [PERMUTE])
+        f.add(op, "narrowed", [sample(2, 5, 3)], {**attrs, "axes": [1], "keepdim": False}, [NARROW])
+        f.add(op, "broadcast", [sample(3, 1)], {**attrs, "axes": [0], "keepdim": False}, [{"broadcast": [3, 4]}])
+        f.add(op, "long", [sample(2, 67)], {**attrs, "axes": [1], "keepdim": False})
+        f.add(op, "empty_kept", [sample(2, 0, 3)], {**attrs, "axes": [0], "keepdim": False})
+    f.add("prod", "zeros", [const([[0.0, 2.0, 3.0, -1.5], [2.0, 0.0, 0.5, 0.0], [1.5, 2.0, 3.0, 0.5]])],
+          {"axes": [1], "keepdim": False})
+    f.add("prod", "one", [normal(4, 1, 6)], {"axes": [1], "keepdim": False})
+    for op in ("prod", "any", "all"):
+        f.add(op, "empty_reduced", [normal(2, 0, 3)], {"axes": [1], "keepdim": False})
+    for op in ("any", "all"):
+        f.add(op, "special", [const([[0.0, NAN], [-0.0, INF], [0.0, -0.0]])], {"axes": [1], "keepdim": False}, diff=[False],
+              tag="special")
     for op in ("argmax", "argmin"):
         for axes in ([0], [1], [2], [-1], [0, 2], None):
             label = "all" if axes is None else "_".join(f"{a}" for a in axes).replace("-", "m")
@@ -362,6 +400,23 @@ def matmul(f):
     f.add("matmul", "narrowed_rows", [normal(8, 6), normal(9, 4)], layout=[{"narrow": [0, 1, 5]}, {"narrow": [0, 2, 6]}])
     f.add("matmul", "broadcast_view", [normal(1, 4, 5), normal(3, 5, 2)], layout=[{"broadcast": [3, 4, 5]}, None])
     f.add("matmul", "broadcast_row", [normal(1, 5), normal(5, 2)], layout=[{"broadcast": [4, 5]}, None])
+
+    for name, (equation, *shapes) in {
+        "product": ("ij,jk->ik", (3, 4), (4, 5)), "implicit": ("ij,jk", (3, 4), (4, 2)),
+        "batched": ("bij,bjk->bik", (2, 3, 4), (2, 4, 3)), "outer": ("i,j->ij", (3,), (4,)),
+        "dot": ("i,i->", (7,), (7,)), "sum": ("ijk->j", (2, 3, 4)), "transpose": ("ij->ji", (3, 4)), "trace": ("ii->", (4, 4)),
+        "diagonal": ("bii->bi", (2, 3, 3)), "heads": ("bnhd,bmhd->bhnm", (2, 3, 2, 4), (2, 5, 2, 4)),
+        "ellipsis": ("...ij,...jk->...ik", (2, 3, 4), (4, 2)), "elementwise": ("ij,ij->ij", (3, 4), (3, 4)),
+        "three": ("bi,ij,bj->b", (3, 4), (4, 5), (3, 5)), "alone": ("ij,jkl->i", (3, 4), (4, 2, 3)),
+        "empty": ("ij,jk->ik", (3, 0), (0, 4)),
+    }.items():
+        f.add("einsum", name, [normal(*s) for s in shapes], {"equation": equation})
+    f.add("einsum", "permuted", [normal(4, 3), normal(5, 4)], {"equation": "ij,jk->ik"}, [swap, swap])
+    for n in (1, 4):
+        f.add("eye", f"{n}", [const([1.0])], {"n": n})
+    for name, (start, end, count) in {"up": (0.0, 1.0, 7), "down": (3.0, -2.5, 8), "one": (0.1, 0.7, 1), "two": (-1.0, 1.0, 2),
+                                      "none": (1.0, 2.0, 0), "thirds": (-0.1, 0.2, 10)}.items():
+        f.add("linspace", name, [const([1.0])], {"start": start, "end": end, "count": count})
 
     for bias in (False, True):
         for residual in (False, True):
@@ -574,6 +629,38 @@ def attention(f):
     f.add("sdpa", "shared_keys", [normal(2, 3, 4, 5), normal(2, 1, 6, 5), normal(2, 1, 6, 5)], {"causal": False},
           [None, {"broadcast": [2, 3, 6, 5]}, {"broadcast": [2, 3, 6, 5]}])
     f.add("sdpa", "sharp", [normal(1, 2, 5, 4, std=8.0)] * 3, {"causal": False})
+    def seen(*shape):
+        """Every query sees the first key."""
+        def sample(rng):
+            mask = flags(*shape)(rng)
+            mask[..., 0] = True
+            return mask
+        return sample
+
+    def biases(*shape):
+        def sample(rng):
+            return normal(*shape)(rng).masked_fill(~seen(*shape)(rng), -INF)
+        return sample
+
+    for name, (b, h, nq, nk, d, mask, attrs) in {
+        "bool": (2, 3, 5, 7, 4, seen(2, 3, 5, 7), {"kind": "bool"}),
+        "bool_of_keys": (2, 2, 4, 9, 3, seen(2, 1, 1, 9), {"kind": "bool"}),
+        "bool_of_queries": (2, 2, 6, 6, 4, seen(6, 6), {"kind": "bool", "causal": True}),
+        "float": (2, 3, 5, 7, 4, normal(2, 3, 5, 7), {"kind": "float"}),
+        "float_of_heads": (2, 3, 6, 6, 4, normal(3, 6, 6), {"kind": "float"}),
+        "float_hidden": (1, 2, 7, 9, 5, biases(2, 7, 9), {"kind": "float"}),
+        "float_causal": (2, 2, 6, 6, 4, normal(6, 6), {"kind": "float", "causal": True}),
+        "lengths": (3, 2, 5, 6, 4, const([6, 1, 4], torch.int64), {"kind": "lengths"}),
+        "lengths_causal": (3, 2, 6, 6, 4, const([2, 6, 5], torch.int64), {"kind": "lengths", "causal": True}),
+        "past": (2, 2, 3, 8, 4, const([8, 7], torch.int64), {"kind": "lengths", "causal": True, "past": 5}),
+        "past_one": (1, 3, 1, 5, 4, const([5], torch.int64), {"kind": "lengths", "causal": True, "past": 4}),
+        "past_long": (1, 1, 33, 70, 4, seen(33, 70), {"kind": "bool", "causal": True, "past": 37}),
+    }.items():
+        f.add("sdpa_with", name, [normal(b, h, nq, d), normal(b, h, nk, d), normal(b, h, nk, d), mask],
+              {"causal": False, "past": 0, **attrs})
+    f.add("sdpa_with", "permuted", [normal(2, 5, 3, 4)] * 3 + [normal(5, 5)], {"kind": "float", "causal": True, "past": 0},
+          heads + [{"permute": [1, 0]}])
+
     for n in (1, 2, 4, 8, 64, 128):
         f.add("hadamard", f"{n}", [normal(3, n)])
     f.add("hadamard", "3d", [normal(3, 5, 16)])
@@ -606,6 +693,20 @@ def loss(f):
     for name, shape in {"3d": (3, 5, 7), "2d": (4, 6), "1d": (5,)}.items():
         f.add("kl_div", name, [uniform(-4.0, -0.25, *shape), uniform(0.125, 0.875, *shape)])
     f.add("kl_div", "zeros", [uniform(-4.0, -0.25, 3, 4), few(3, 4, values=(0.0, 0.5))], diff=[True, False])
+    for reduction in ("sum", "none"):
+        for op, more in {"mse_loss": {}, "l1_loss": {}, "huber_loss": {"delta": 0.75}}.items():
+            attrs = {**more, "reduction": reduction}
+            f.add(f"{op}_reduced", reduction, [a(3, 4, 5), b(3, 4, 5)], attrs)
+            f.add(f"{op}_reduced", f"{reduction}_permuted", [a(3, 4), b(4, 3)], attrs, [{"permute": [1, 0]}, None])
+            f.add(f"{op}_reduced", f"{reduction}_empty", [a(2, 0), b(2, 0)], attrs)
+        attrs = {"reduction": reduction}
+        f.add("bce_with_logits_reduced", reduction, [normal(4, 5, std=2.0), uniform(0.125, 0.875, 4, 5)], attrs)
+        f.add("bce_with_logits_reduced", f"{reduction}_permuted", [normal(3, 4), uniform(0.125, 0.875, 4, 3)], attrs,
+              [{"permute": [1, 0]}, None])
+        f.add("kl_div_reduced", reduction, [uniform(-4.0, -0.25, 4, 6), uniform(0.125, 0.875, 4, 6)], attrs)
+        f.add("kl_div_reduced", f"{reduction}_zeros", [uniform(-4.0, -0.25, 3, 4), few(3, 4, values=(0.0, 0.5))], attrs,
+              diff=[True, False])
+        f.add("quantile_loss_reduced", reduction, [a(4, 5, 3), b(4, 5)], {"q": [0.125, 0.5, 0.875], **attrs})
     for axis in (0, 1, -1):
         f.add("cosine_similarity", f"axis{axis}".replace("-", "m"), [normal(3, 5, 7), normal(3, 5, 7)], {"axis": axis, "eps": 1e-8})
     f.add("cosine_similarity", "broadcast", [normal(3, 5), normal(5)], {"axis": -1, "eps": 1e-8})

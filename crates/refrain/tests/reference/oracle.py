@@ -146,6 +146,28 @@ def pad(x, *, padding, value):
     return F.pad(x, [n for before_after in reversed(padding) for n in before_after], value=value)
 
 
+def product(x, dims, keepdim):
+    for dim in sorted(d % x.dim() for d in dims)[::-1]:
+        x = x.prod(dim, keepdim)
+    return x
+
+
+def sdpa_with(q, k, v, mask, *, kind, causal, past):
+    """A mask by its kind: "bool" (true where a query sees a key), "float" (added to the scores), or "lengths" of padded sequences."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    if kind == "lengths":
+        mask = (torch.arange(keys) < mask[:, None])[:, None, None]
+    if kind != "float":
+        mask = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, -torch.inf)
+    if causal:
+        hidden = torch.arange(keys) > torch.arange(queries)[:, None] + past
+        mask = mask + torch.zeros(queries, keys, dtype=q.dtype).masked_fill(hidden, -torch.inf)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + mask
+    torch.testing.assert_close(y, scores.softmax(-1) @ v)
+    return y
+
+
 def sdpa(q, k, v, *, causal, scale=None):
     y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -163,10 +185,11 @@ def hadamard(x):
     return x @ h / x.shape[-1] ** 0.5
 
 
-def quantile_loss(prediction, target, *, q):
+def quantile_loss(prediction, target, *, q, reduction="mean"):
     error = target[..., None] - prediction
     q = torch.tensor(q, dtype=prediction.dtype)
-    return torch.maximum(q * error, (q - 1) * error).mean()
+    losses = torch.maximum(q * error, (q - 1) * error)
+    return {"mean": losses.mean, "sum": losses.sum, "none": losses.clone}[reduction]()
 
 
 def cross_entropy_with(logits, ids, weights=None, *, label_smoothing, ignore_index, reduction):
@@ -200,6 +223,11 @@ UNARY = {
     "digamma": Digamma.apply,
     "gelu": F.gelu,
     "silu": F.silu,
+    # Beyond its threshold PyTorch takes x for it, which is exact from here on.
+    "softplus": lambda x: F.softplus(x, threshold=100.0),
+    "elu": F.elu,
+    "leaky_relu": F.leaky_relu,
+    "isnan": torch.isnan,
     "clamp": lambda x, min=None, max=None: torch.clamp(x, min, max),
 }
 BINARY = {n: binary(getattr(torch, n)) for n in "add sub mul div pow minimum maximum".split()}
@@ -238,6 +266,10 @@ REDUCE = {
     "sum": reduction(torch.sum),
     "mean": reduction(torch.mean),
     "var": reduction(lambda x, dims, keepdim, correction: torch.var(x, dims, correction=correction, keepdim=keepdim)),
+    "std": reduction(lambda x, dims, keepdim, correction: torch.std(x, dims, correction=correction, keepdim=keepdim)),
+    "prod": reduction(product),
+    "any": reduction(lambda x, dims, keepdim: torch.any(x.detach(), dims, keepdim)),
+    "all": reduction(lambda x, dims, keepdim: torch.all(x.detach(), dims, keepdim)),
     "max": reduction(torch.amax),
     "min": reduction(torch.amin),
     "argmax": arg_reduction(np.argmax),
@@ -257,6 +289,9 @@ OPS = {
         [F.normalize(x.select(-3, 0), dim=-1, eps=eps) * t[:, None], F.normalize(x.select(-3, 1), dim=-1, eps=eps),
          x.select(-3, 2)], -3),
     "matmul": torch.matmul,
+    "einsum": lambda *xs, equation: torch.einsum(equation, *xs),
+    "eye": lambda x, n: torch.eye(n, dtype=x.dtype),
+    "linspace": lambda x, start, end, count: torch.linspace(start, end, count, dtype=x.dtype),
     "linear": linear,
     "gru": gru,
     "concat": lambda *xs, axis: torch.cat(xs, axis),
@@ -269,6 +304,7 @@ OPS = {
     "one_hot": lambda x, num_classes: F.one_hot(x, num_classes),
     "embedding": F.embedding,
     "sdpa": sdpa,
+    "sdpa_with": sdpa_with,
     "hadamard": hadamard,
     "cumsum": lambda x, axis: torch.cumsum(x, axis),
     "cumprod": lambda x, axis: torch.cumprod(x, axis),
@@ -292,6 +328,12 @@ OPS = {
     "quantile_loss": quantile_loss,
     "bce_with_logits": F.binary_cross_entropy_with_logits,
     "kl_div": lambda log_q, p: F.kl_div(log_q, p, reduction="batchmean"),
+    "mse_loss_reduced": F.mse_loss,
+    "l1_loss_reduced": F.l1_loss,
+    "huber_loss_reduced": F.huber_loss,
+    "quantile_loss_reduced": quantile_loss,
+    "bce_with_logits_reduced": F.binary_cross_entropy_with_logits,
+    "kl_div_reduced": F.kl_div,
     "cosine_similarity": lambda a, b, axis, eps: F.cosine_similarity(a, b, axis, eps),
     "cross_entropy_with": cross_entropy_with,
     "cross_entropy": lambda p, t, label_smoothing: F.cross_entropy(p, t, label_smoothing=label_smoothing),

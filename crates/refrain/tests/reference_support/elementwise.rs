@@ -5,7 +5,7 @@ use refrain::{DType, Tensor};
 use super::bound::{Bound, Bounds};
 use super::case::Case;
 use super::nd::Nd;
-use super::{Entry, one};
+use super::{Entry, none, one};
 
 macro_rules! unary {
     ($($name:ident, $into:ident;)*) => {
@@ -63,6 +63,7 @@ pub fn entries() -> Vec<Entry> {
         ceil, ceil_into;
         round, round_into;
         silu, silu_into;
+        softplus, softplus_into;
         logical_not, logical_not_into;
     });
     all.extend(binary! {
@@ -109,6 +110,19 @@ pub fn entries() -> Vec<Entry> {
         },
         bounds: unary_bounds,
     });
+    all.push(Entry {
+        op: "elu",
+        run: |c, x| one(x[0].elu(c.f("alpha"))),
+        into: |c, x, y| Some(x[0].elu_into(c.f("alpha"), &y[0])),
+        bounds: unary_bounds,
+    });
+    all.push(Entry {
+        op: "leaky_relu",
+        run: |c, x| one(x[0].leaky_relu(c.f("negative_slope"))),
+        into: |c, x, y| Some(x[0].leaky_relu_into(c.f("negative_slope"), &y[0])),
+        bounds: unary_bounds,
+    });
+    all.push(Entry { op: "isnan", run: |_, x| one(x[0].isnan()), into: none, bounds: Bounds::exact });
     all.push(Entry {
         op: "cast",
         run: |c, x| one(x[0].to_dtype(cast_target(c, x))),
@@ -167,6 +181,21 @@ fn unary_bounds(c: &Case) -> Bounds {
             "cos" => x.sin(),
             "tanh" => 1.0 + y * y,
             "sigmoid" => y + y * y,
+            "softplus" => s,
+            "elu" => {
+                if x > 0.0 {
+                    1.0
+                } else {
+                    c.f("alpha") * x.exp()
+                }
+            }
+            "leaky_relu" => {
+                if x > 0.0 {
+                    1.0
+                } else {
+                    c.f("negative_slope")
+                }
+            }
             "silu" => s * (1.0 + x.abs() * (1.0 + s)),
             // e^(-x^2) passes the rounding of x^2 on with the factor x^2.
             "erf" => std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * (1.0 + x * x),

@@ -1,11 +1,11 @@
 //! Matrix products, layers, attention.
 
-use refrain::{Activation, Tensor};
+use refrain::{Activation, Result, SdpaOptions, Tensor};
 
 use super::bound::{Bound, Bounds};
 use super::case::Case;
 use super::nd::Nd;
-use super::{Entry, one};
+use super::{Entry, none, one};
 
 pub fn entries() -> Vec<Entry> {
     vec![
@@ -42,6 +42,32 @@ pub fn entries() -> Vec<Entry> {
             },
             bounds: sdpa_bounds,
         },
+        Entry { op: "sdpa_with", run: masked, into: none, bounds: sdpa_bounds },
+        Entry {
+            op: "einsum",
+            run: |c, x| one(Tensor::einsum(c.s("equation"), &x.iter().collect::<Vec<_>>())),
+            into: none,
+            // Linear in each operand.
+            bounds: |_| Bounds::Linear { exact_outs: false },
+        },
+        Entry {
+            op: "eye",
+            run: |c, x| one(Tensor::eye(c.u("n"), x[0].dtype(), x[0].device())),
+            into: none,
+            bounds: Bounds::exact,
+        },
+        Entry {
+            op: "linspace",
+            run: |c, x| {
+                let (start, end, count) = (c.f("start"), c.f("end"), c.u("count"));
+                one(Tensor::linspace(start, end, count, x[0].dtype(), x[0].device()))
+            },
+            into: none,
+            bounds: |c| {
+                let largest = c.f("start").abs() + c.f("end").abs();
+                Bounds::of(Bound::Terms(c.outputs[0].nd.map(|_| largest), 1.0), [c.operand(0)])
+            },
+        },
         Entry {
             op: "hadamard",
             run: |_, x| one(x[0].hadamard_transform()),
@@ -53,6 +79,36 @@ pub fn entries() -> Vec<Entry> {
 
 fn scale(c: &Case) -> Option<f64> {
     c.has("scale").then(|| c.f("scale"))
+}
+
+/// Attention with a mask.
+fn masked(c: &Case, x: &[Tensor]) -> Result<Vec<Tensor>> {
+    let keys = x[1].dims()[2];
+    let mask = match c.s("kind") {
+        "lengths" => x[3].sequence_mask(keys)?.reshape([x[3].numel(), 1, 1, keys])?,
+        _ => x[3].clone(),
+    };
+    let options =
+        SdpaOptions { causal: c.b("causal"), past: c.u("past"), mask: Some(&mask), ..SdpaOptions::default() };
+    Ok(vec![x[0].scaled_dot_product_attention_with(&x[1], &x[2], &options)?.0])
+}
+
+/// What a case adds to its scores `[B, H, N, M]`: its mask, by the kind of it.
+fn added(c: &Case, dims: &[usize]) -> Nd {
+    if c.inputs.len() < 4 {
+        return Nd::full(dims, 0.0);
+    }
+    let mask = c.operand(3);
+    let hidden = |is_seen: bool| if is_seen { 0.0 } else { f64::NEG_INFINITY };
+    match c.s("kind") {
+        "lengths" => {
+            let keys = dims[dims.len() - 1];
+            let places = Nd { dims: vec![keys], data: (0..keys).map(|i| i as f64).collect() };
+            places.zip(&mask.reshape(&[dims[0], 1, 1, 1]), |at, length| hidden(at < length)).expand(dims)
+        }
+        "bool" => mask.map(|seen| hidden(seen != 0.0)).expand(dims),
+        _ => mask.expand(dims),
+    }
 }
 
 fn linear_arguments<'a>(c: &Case, x: &'a [Tensor]) -> (Option<&'a Tensor>, Activation, Option<&'a Tensor>) {
@@ -183,39 +239,43 @@ fn gru_bounds(c: &Case) -> Bounds {
 
 /// `o = p v`, `p = softmax(s)`, `s = scale q k^T`. What a score is off by, at most eps times S, the
 /// largest sum of a row's terms, changes a probability by that part of itself; so does what all of its
-/// row are off by. Backward: `dp = do v^T`, `ds = p (dp - sum(p dp))`, `dq = scale ds k`, `dk = scale ds^T q`.
+/// row are off by. A mask is one more term. Backward: `dp = do v^T`, `ds = p (dp - sum(p dp))`, `dq = scale ds k`, `dk = scale ds^T q`.
 fn sdpa_bounds(c: &Case) -> Bounds {
     let (q, k, v) = (c.operand(0), c.operand(1), c.operand(2));
     let (r, d) = (q.dims.len(), q.dims[q.dims.len() - 1]);
     let keys = k.dims[r - 2] as f64;
     let scale = scale(c).unwrap_or(1.0 / (d as f64).sqrt());
-    let mut s = q.matmul(&k.t()).scale(scale);
+    let s = q.matmul(&k.t()).scale(scale);
+    let mask = added(c, &s.dims);
+    let mut s = s.add(&mask);
     if c.b("causal") {
         let n = s.dims[r - 1];
         let m = s.dims[r - 2];
+        let past = if c.has("past") { c.u("past") } else { 0 };
         for (i, s) in s.data.iter_mut().enumerate() {
-            if i % n > (i / n) % m {
+            if i % n > (i / n) % m + past {
                 *s = f64::NEG_INFINITY;
             }
         }
     }
     let p = s.zip(&s.max(&[r - 1]), |s, m| (s - m).exp());
     let p = p.zip(&p.sum(&[r - 1]), |p, sum| p / sum);
-    let off = q.abs().matmul(&k.abs().t()).scale(scale.abs()).max(&[r - 1]).map(|s| 2.0 + 2.0 * s);
+    let terms = q.abs().matmul(&k.abs().t()).scale(scale.abs());
+    let terms = terms.zip(&mask, |s, m| if m.is_finite() { s + m.abs() } else { s });
+    let off = terms.max(&[r - 1]).map(|s| 2.0 + 2.0 * s);
     let p = p.mul(&off);
     let g = c.cotangent(0).abs();
     let out = p.matmul(&v.abs());
     let dp = g.matmul(&v.abs().t());
     let ds = p.mul(&dp.add(&p.mul(&dp).sum(&[r - 1])));
     let n = keys + d as f64;
-    Bounds::Formula {
-        outs: vec![Bound::Terms(out, n)],
-        grads: vec![
-            Bound::Terms(ds.matmul(&k.abs()).scale(scale.abs()), n),
-            Bound::Terms(ds.t().matmul(&q.abs()).scale(scale.abs()), n + q.dims[r - 2] as f64),
-            Bound::Terms(p.t().matmul(&g), n + q.dims[r - 2] as f64),
-        ],
-    }
+    let mut grads = vec![
+        Bound::Terms(ds.matmul(&k.abs()).scale(scale.abs()), n),
+        Bound::Terms(ds.t().matmul(&q.abs()).scale(scale.abs()), n + q.dims[r - 2] as f64),
+        Bound::Terms(p.t().matmul(&g), n + q.dims[r - 2] as f64),
+    ];
+    grads.extend(c.inputs.get(3).map(|_| Bound::Terms(ds, n)));
+    Bounds::Formula { outs: vec![Bound::Terms(out, n)], grads }
 }
 
 /// Each result is a sum of all elements of the row, over the square root of their number.

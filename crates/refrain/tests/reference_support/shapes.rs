@@ -33,6 +33,20 @@ macro_rules! extremes {
     };
 }
 
+macro_rules! without_into {
+    ($($name:ident, $keepdim:ident, $bounds:expr;)*) => {
+        [$(Entry {
+            op: stringify!($name),
+            run: |c, x| match c.b("keepdim") {
+                true => one(x[0].$keepdim(&c.axes()[..])),
+                false => one(x[0].$name(&c.axes()[..])),
+            },
+            into: none,
+            bounds: $bounds,
+        }),*]
+    };
+}
+
 macro_rules! views {
     ($($name:ident => |$c:ident, $x:ident| $view:expr;)*) => {
         [$(Entry {
@@ -64,6 +78,20 @@ pub fn entries() -> Vec<Entry> {
         },
         into: |c, x, y| Some(x[0].var_into(&c.axes()[..], c.u("correction"), &y[0])),
         bounds: var_bounds,
+    });
+    all.push(Entry {
+        op: "std",
+        run: |c, x| match c.b("keepdim") {
+            true => one(x[0].std_keepdim(&c.axes()[..], c.u("correction"))),
+            false => one(x[0].std(&c.axes()[..], c.u("correction"))),
+        },
+        into: none,
+        bounds: std_bounds,
+    });
+    all.extend(without_into! {
+        prod, prod_keepdim, prod_bounds;
+        any, any_keepdim, Bounds::exact;
+        all, all_keepdim, Bounds::exact;
     });
     all.push(Entry {
         op: "logsumexp",
@@ -136,6 +164,35 @@ fn var_bounds(c: &Case) -> Bounds {
     let out = far.mul(&far).sum(&axes).scale(1.0 / divisor).reshape(&c.outputs[0].nd.dims);
     let grad = d.map_or(x, |d| far.mul(&d).scale(2.0 / divisor));
     Bounds::Formula { outs: vec![Bound::Terms(out, n.max(1.0))], grads: vec![Bound::Terms(grad, n.max(1.0))] }
+}
+
+/// The root `y` of the variance, which passes half of its relative error on; backward `dy (x - mean) / ((n - correction) y)`.
+fn std_bounds(c: &Case) -> Bounds {
+    let (x, axes, d) = reduced(c);
+    let n: f64 = axes.iter().map(|&a| x.dims[a] as f64).product();
+    let divisor = n - c.f("correction");
+    let far = x.abs().add(&x.abs().mean(&axes));
+    let variance = far.mul(&far).sum(&axes).scale(1.0 / divisor);
+    let y = c.outputs[0].nd.reshape(&variance.dims);
+    let off = variance.zip(&y, |v, y| 1.0 + v / (y * y));
+    let grad = d.map_or(x, |d| far.mul(&d).zip(&y, |g, y| g / (divisor * y)).mul(&off));
+    let out = off.mul(&y).reshape(&c.outputs[0].nd.dims);
+    Bounds::Formula { outs: vec![Bound::Terms(out, n.max(1.0))], grads: vec![Bound::Terms(grad, n.max(1.0))] }
+}
+
+/// As many roundings as factors; backward `dy` times the product of the others.
+fn prod_bounds(c: &Case) -> Bounds {
+    let (x, axes, d) = reduced(c);
+    let n: f64 = axes.iter().map(|&a| x.dims[a] as f64).product();
+    let k = 3.0 * n.max(1.0);
+    let mut others = Nd::full(&x.dims, 1.0);
+    for at in 0..x.data.len() {
+        let mut rest = x.abs();
+        rest.data[at] = 1.0;
+        others.data[at] = rest.fold(&axes, 1.0, |a, b| a * b).expand(&x.dims).data[at];
+    }
+    let grad = d.map_or(x, |d| others.mul(&d));
+    Bounds::Formula { outs: vec![Bound::Terms(c.outputs[0].nd.abs(), k)], grads: vec![Bound::Terms(grad, k)] }
 }
 
 /// `max + ln(sum(exp(x - max)))`; backward `dy exp(x - y)`, where x - y is rounded, and y before.

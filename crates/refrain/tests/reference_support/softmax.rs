@@ -64,6 +64,42 @@ pub fn entries() -> Vec<Entry> {
             into: |_, x, y| Some(x[0].bce_with_logits_into(&x[1], &y[0])),
             bounds: bce_bounds,
         },
+        Entry {
+            op: "bce_with_logits_reduced",
+            run: |c, x| one(x[0].bce_with_logits_reduced(&x[1], reduction(c))),
+            into: none,
+            bounds: bce_bounds,
+        },
+        Entry {
+            op: "kl_div_reduced",
+            run: |c, x| one(x[0].kl_div_reduced(&x[1], reduction(c))),
+            into: none,
+            bounds: kl_bounds,
+        },
+        Entry {
+            op: "quantile_loss_reduced",
+            run: |c, x| one(x[0].quantile_loss_reduced(&x[1], &levels(c), reduction(c))),
+            into: none,
+            bounds: quantile_bounds,
+        },
+        Entry {
+            op: "mse_loss_reduced",
+            run: |c, x| one(x[0].mse_loss_reduced(&x[1], reduction(c))),
+            into: none,
+            bounds: loss_bounds,
+        },
+        Entry {
+            op: "l1_loss_reduced",
+            run: |c, x| one(x[0].l1_loss_reduced(&x[1], reduction(c))),
+            into: none,
+            bounds: loss_bounds,
+        },
+        Entry {
+            op: "huber_loss_reduced",
+            run: |c, x| one(x[0].huber_loss_reduced(&x[1], c.f("delta"), reduction(c))),
+            into: none,
+            bounds: loss_bounds,
+        },
         Entry { op: "kl_div", run: |_, x| one(x[0].kl_div(&x[1])), into: none, bounds: kl_bounds },
         Entry {
             op: "cosine_similarity",
@@ -127,6 +163,29 @@ fn softmax_bounds(c: &Case) -> Bounds {
     Bounds::Formula { outs: vec![out], grads: vec![Bound::Terms(grad, n)] }
 }
 
+fn reduction(c: &Case) -> Reduction {
+    match c.s("reduction") {
+        "sum" => Reduction::Sum,
+        "none" => Reduction::None,
+        _ => Reduction::Mean,
+    }
+}
+
+/// Bounds of losses by the terms of each element's loss and of its slopes by the operands: of their mean (over `n`), or with the
+/// reduction of the case.
+fn loss(c: &Case, losses: Nd, slopes: [Nd; 2], n: f64) -> Bounds {
+    let k = losses.data.len().max(1) as f64;
+    let (of, d) = (if c.has("reduction") { reduction(c) } else { Reduction::Mean }, c.cotangent(0).abs());
+    let by = if of == Reduction::Mean { n } else { 1.0 };
+    let grads = slopes.map(|slope| Bound::Terms(slope.mul(&d).scale(1.0 / by), 1.0)).into();
+    let all: Vec<usize> = (0..losses.dims.len()).collect();
+    let out = match of {
+        Reduction::None => losses,
+        _ => losses.sum(&all).scale(1.0 / by).reshape(&[]),
+    };
+    Bounds::Formula { outs: vec![Bound::Terms(out, k)], grads }
+}
+
 /// A mean of terms without cancellation but the difference of the operands, which is exact up to a
 /// rounding; the gradients are products of few factors.
 fn loss_bounds(c: &Case) -> Bounds {
@@ -134,7 +193,7 @@ fn loss_bounds(c: &Case) -> Bounds {
     let n = p.data.len().max(1) as f64;
     let e = p.zip(&t, |p, t| (p - t).abs());
     let delta = if c.has("delta") { c.f("delta") } else { 0.0 };
-    let (value, slope): (Nd, Nd) = match c.op.as_str() {
+    let (value, slope): (Nd, Nd) = match c.op.trim_end_matches("_reduced") {
         "mse_loss" => (e.map(|e| e * e), e.scale(2.0)),
         "l1_loss" => (e.clone(), e.map(|_| 1.0)),
         _ => (
@@ -142,11 +201,7 @@ fn loss_bounds(c: &Case) -> Bounds {
             e.map(|e| e.min(delta)),
         ),
     };
-    let all: Vec<usize> = (0..p.dims.len()).collect();
-    let total = value.sum(&all).scale(1.0 / n).reshape(&[]);
-    let d = c.cotangent(0).abs().data[0];
-    let grad = Bound::Terms(slope.scale(d / n), 1.0);
-    Bounds::Formula { outs: vec![Bound::Terms(total, n)], grads: vec![grad.clone(), grad] }
+    loss(c, value, [slope.clone(), slope], n)
 }
 
 /// `max(q e, (q - 1) e)` with `e = target - prediction`.
@@ -157,14 +212,15 @@ fn quantile_bounds(c: &Case) -> Bounds {
     let q = levels(c);
     let q = Nd { dims: vec![q.len()], data: q };
     let slope = t1.zip(&p, |t, p| t - p).zip(&q, |e, q| if e > 0.0 { q } else { 1.0 - q });
-    let all: Vec<usize> = (0..p.dims.len()).collect();
     let e = t1.zip(&p, |t, p| (t - p).abs());
-    let total = e.mul(&slope).sum(&all).scale(1.0 / n).reshape(&[]);
-    let d = c.cotangent(0).abs().data[0];
-    Bounds::Formula {
-        outs: vec![Bound::Terms(total, n)],
-        grads: vec![Bound::Terms(slope.scale(d / n), 1.0), Bound::Exact],
+    let all = t1.dims.len() - 1;
+    let mut bounds = loss(c, e.mul(&slope), [slope.clone(), slope], n);
+    if let Bounds::Formula { grads, .. } = &mut bounds
+        && let Bound::Terms(of_target, _) = &mut grads[1]
+    {
+        *of_target = of_target.sum(&[all]).reshape(&t.dims);
     }
+    bounds
 }
 
 /// The mean of `log(sum(exp(x - max))) + max - x[id]`; backward `(p - onehot) / n`. Smoothing mixes with
@@ -188,23 +244,18 @@ fn cross_entropy_bounds(c: &Case) -> Bounds {
 fn bce_bounds(c: &Case) -> Bounds {
     let (x, t) = (c.operand(0), c.operand(1));
     let n = x.data.len().max(1) as f64;
-    let all: Vec<usize> = (0..x.dims.len()).collect();
-    let total = x.zip(&t, |x, t| x.abs() * (1.0 + t) + 1.0).sum(&all).scale(1.0 / n).reshape(&[]);
-    let d = c.cotangent(0).abs().data[0] / n;
-    let grads = vec![Bound::Terms(t.map(|t| (1.0 + t) * d), 1.0), Bound::Terms(x.abs().scale(d), 1.0)];
-    Bounds::Formula { outs: vec![Bound::Terms(total, n)], grads }
+    // Reductions but the mean are composed: -x is softplus(-x) - softplus(x).
+    let composed = if c.has("reduction") { 2.0 * 2f64.ln() } else { 0.0 };
+    let losses = x.zip(&t, |x, t| x.abs() * (1.0 + t) + 1.0);
+    loss(c, losses, [t.map(|t| 1.0 + t), x.map(|x| x.abs() + composed)], n)
 }
 
 /// `sum(p (ln(p) - log_q)) / rows`; backward `-p / rows` and `(ln(p) - log_q + 1) / rows`.
 fn kl_bounds(c: &Case) -> Bounds {
     let (log_q, p) = (c.operand(0), c.operand(1));
-    let (n, rows) = (p.data.len() as f64, p.dims[0] as f64);
-    let all: Vec<usize> = (0..p.dims.len()).collect();
+    let rows = p.dims[0] as f64;
     let far = p.zip(&log_q, |p, l| if p > 0.0 { p.ln().abs() + l.abs() } else { 0.0 });
-    let total = p.mul(&far).sum(&all).scale(1.0 / rows).reshape(&[]);
-    let d = c.cotangent(0).abs().data[0] / rows;
-    let grads = vec![Bound::Terms(p.scale(d), 1.0), Bound::Terms(far.map(|f| (f + 1.0) * d), 1.0)];
-    Bounds::Formula { outs: vec![Bound::Terms(total, n)], grads }
+    loss(c, p.mul(&far), [p, far.map(|f| f + 1.0)], rows)
 }
 
 /// The sum of products of normalised elements; backward `(b - a cos) d / |a|` of normalised a and b.
