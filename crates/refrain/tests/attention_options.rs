@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{devices, simulators, values};
+use common::{FLOATS, devices, simulators, values};
 use refrain::{
     DType, Device, Error, Generator, Precision, Result, SdpaOptions, Step, Tensor, gradcheck, with_precision,
 };
@@ -378,6 +378,66 @@ fn two_layers(x: &Tensor, generator: &Generator, causal: bool) -> Result<Vec<Ten
     let grad = leaf.grad().map(|g| g.copy()).transpose()?;
     leaf.set_requires_grad(false)?;
     Ok([Some(loss.detach()), grad].into_iter().flatten().collect())
+}
+
+/// The same scores where no vector of 16 bytes begins, with rows of odd length, and with other strides. NaN lies beside them.
+fn elsewhere(scores: &Tensor) -> [(&'static str, Tensor); 5] {
+    let [batch, heads, queries, keys] = *scores.dims() else { unreachable!() };
+    let beside = |shape: &[usize]| Tensor::full(shape, f64::NAN, scores.dtype(), scores.device()).unwrap();
+    let odd = beside(&[1 + scores.numel()]).narrow(0, 1, scores.numel()).unwrap();
+    let views = [
+        ("at an odd offset", odd.view(scores.shape()).unwrap()),
+        ("in longer rows", beside(&[batch, heads, queries, keys + 1]).narrow(3, 1, keys).unwrap()),
+        ("beside other scores", beside(&[batch, heads, queries, keys, 2]).select(4, 1).unwrap()),
+        ("with keys first", beside(&[batch, heads, keys, queries]).transpose(2, 3).unwrap()),
+        ("with heads last", beside(&[batch, queries, keys, heads]).permute(&[0, 3, 1, 2]).unwrap()),
+    ];
+    views.each_ref().map(|(what, view)| {
+        view.copy_from(scores).unwrap();
+        (*what, view.clone())
+    })
+}
+
+#[test]
+fn scores_and_their_gradients_may_lie_anywhere() {
+    for device in devices() {
+        for (dtype, shape, dim, causal) in FLOATS.into_iter().flat_map(|dtype| {
+            [([2, 4, 42, 42], 4, false), ([1, 3, 40, 64], 16, true), ([2, 2, 33, 31], 8, false)]
+                .map(|(shape, dim, causal)| (dtype, shape, dim, causal))
+        }) {
+            let case =
+                Case { shape, dim, causal, scale: 0.5, dropout: 0.3, adds: true, returns: true, first: 0 };
+            let inputs = case.inputs(&device).map(|t| t.to_dtype(dtype).unwrap());
+            let [q, k, v, scores, of_o, of_scores] = &inputs;
+            // Results and gradients, with the scores, their gradient and the cotangent of those returned in given places.
+            let run = |scores: &Tensor, gradient: &Tensor, of_scores: &Tensor| {
+                let leaves = [q, k, v, scores].map(Tensor::detach);
+                leaves.iter().for_each(|t| t.set_requires_grad(true).unwrap());
+                gradient.fill(0.0).unwrap();
+                leaves[3].set_grad(gradient).unwrap();
+                let (o, handed) = case.fused(leaves.each_ref()).unwrap();
+                let handed = handed.unwrap();
+                // The cotangent of what is transposed has other strides.
+                let through =
+                    handed.transpose(2, 3).unwrap().mul(&of_scores.transpose(2, 3).unwrap()).unwrap();
+                let loss = o.mul(of_o).unwrap().sum(()).unwrap().add(&through.sum(()).unwrap()).unwrap();
+                loss.backward().unwrap();
+                let mut all = vec![values(&o.contiguous().unwrap()), values(&handed)];
+                all.extend(leaves.iter().map(|leaf| values(&leaf.grad().unwrap().contiguous().unwrap())));
+                all
+            };
+            let expected = run(scores, &scores.zeros_like().unwrap(), of_scores);
+            assert!(expected.iter().flatten().all(|v| v.is_finite()));
+            let gradients = elsewhere(scores);
+            let cotangents = elsewhere(of_scores);
+            for (((what, scores), (_, gradient)), (_, of_scores)) in
+                elsewhere(scores).iter().zip(&gradients).zip(&cotangents)
+            {
+                let found = run(scores, gradient, of_scores);
+                assert_eq!(found, expected, "{case:?} in {dtype}, {what}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -275,3 +275,102 @@ fn a_product_that_the_library_computes_keeps_its_launch() {
         assert_eq!(count, 1, "{table}");
     }
 }
+
+/// Compares a step with eager code, bit for bit, and returns the table of its launches.
+fn with_the_bits_of_eager_code(device: &Device, closure: impl Fn() -> Result<Vec<Tensor>>) -> String {
+    let expected = bits(&closure().unwrap());
+    let mut step = Step::new(device, |_| Ok(closure()?));
+    let mut table = String::new();
+    for _ in 0..2 {
+        let outputs = step.call(&[]).unwrap();
+        let found: Vec<Tensor> = (0..outputs.len()).map(|i| outputs.copy(i).unwrap()).collect();
+        table = step.program().unwrap().to_string();
+        assert_eq!(bits(&found), expected, "{table}");
+    }
+    step.finish().unwrap();
+    table
+}
+
+/// Views of `[m, n]` that begin one element behind where a vector of 16 bytes does: contiguous, in longer rows, in columns.
+fn misaligned([m, n]: [usize; 2], dtype: DType, device: &Device) -> [Tensor; 3] {
+    let run = filled(&[m * n + 1], dtype, 3, device).narrow(0, 1, m * n).unwrap();
+    let columns = filled(&[n, m + 1], dtype, 5, device).narrow(1, 1, m).unwrap();
+    [
+        run.view([m, n]).unwrap(),
+        filled(&[m, n + 1], dtype, 4, device).narrow(1, 1, n).unwrap(),
+        columns.transpose(0, 1).unwrap(),
+    ]
+}
+
+/// Rows, columns and the length of sums: columns that vectors of 16 bytes divide, in small tiles and in several.
+const DIVISIBLE: [[usize; 3]; 3] = [[24, 32, 16], [37, 132, 48], [9, 8, 2000]];
+
+#[test]
+fn operands_of_a_tail_may_begin_anywhere() {
+    for device in devices() {
+        for (dtype, [m, n, k]) in [DType::F32, DType::BF16, DType::F16, DType::F64]
+            .into_iter()
+            .flat_map(|d| DIVISIBLE.map(|s| (d, s)))
+        {
+            let [x, w] = [[m, k], [n, k]].map(|shape| filled(&shape, dtype, 0, &device));
+            for (other, dst) in
+                misaligned([m, n], dtype, &device).iter().zip(misaligned([m, n], dtype, &device))
+            {
+                let table = with_the_bits_of_eager_code(&device, || {
+                    let y = x.linear(&w, None, Activation::None, None)?;
+                    y.mul(other)?.silu_into(&dst)?;
+                    Ok(vec![y.add(other)?, dst.copy()?])
+                });
+                // What is not contiguous stays apart.
+                let is_fused = other.is_contiguous() && fusing().any(|fusing| fusing == device);
+                assert_eq!(starts_with_a_product(&table), is_fused, "{table}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tail_may_follow_a_gradient_that_a_product_is_added_to() {
+    for device in devices() {
+        for (dtype, [m, n, k]) in
+            [DType::F32, DType::BF16, DType::F64].into_iter().flat_map(|d| DIVISIBLE.map(|s| (d, s)))
+        {
+            // `[m, k] [k, n]`: the gradient of the input of a layer with `n` inputs and `k` outputs.
+            let [dy, w, start] = [[m, k], [k, n], [m, n]].map(|shape| filled(&shape, dtype, 1, &device));
+            for (other, gradient) in
+                misaligned([m, n], dtype, &device).iter().zip(misaligned([m, n], dtype, &device))
+            {
+                with_the_bits_of_eager_code(&device, || {
+                    gradient.copy_from(&start)?;
+                    let x = start.detach();
+                    x.set_requires_grad(true)?;
+                    x.set_grad(&gradient)?;
+                    x.linear(&w, None, Activation::None, None)?.backward_with(&dy)?;
+                    Ok(vec![gradient.mul(other)?.tanh()?, gradient.copy()?])
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn only_a_tail_may_read_what_a_product_keeps_for_its_gradient() {
+    for device in devices() {
+        for (dtype, [m, n, k]) in
+            [DType::F32, DType::BF16, DType::F64].into_iter().flat_map(|d| DIVISIBLE.map(|s| (d, s)))
+        {
+            let [x, w] = [[m, k], [n, k]].map(|shape| filled(&shape, dtype, 2, &device));
+            for dy in misaligned([m, n], dtype, &device) {
+                let table = with_the_bits_of_eager_code(&device, || {
+                    let (x, w) = (x.detach(), w.detach());
+                    w.set_requires_grad(true)?;
+                    // The gradient of the activation reads its operand, which the product keeps beside its result.
+                    x.linear(&w, None, Activation::Gelu, None)?.backward_with(&dy)?;
+                    Ok(vec![w.grad().expect("a leaf")])
+                });
+                let is_fused = dy.is_contiguous() && fusing().any(|fusing| fusing == device);
+                assert_eq!(table.contains("fused(linear, unary_backward"), is_fused, "{table}");
+            }
+        }
+    }
+}
