@@ -136,8 +136,8 @@ pub use layers::{
     AttentionContext, AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d,
     ConvTranspose2d, CrossAttention, CrossAttentionOptions, Dropout, Embedding, EncoderDropout, GroupNorm,
     Gru, GruCell, KeyValueCache, LayerNorm, Linear, Lstm, LstmCell, LstmState, MaxPool1d, MaxPool2d, Mlp,
-    Mode, Module, MultiHeadAttention, NormKind, RmsNorm, Rotary, Sequential, TransformerEncoderLayer,
-    TransformerEncoderOptions,
+    Mode, Module, MultiHeadAttention, NormKind, RmsNorm, Rotary, RotaryOptions, Sequential,
+    TransformerEncoderLayer, TransformerEncoderOptions,
 };
 pub use metrics::{Confusion, ConfusionMatrix};
 pub use optim::{

@@ -143,6 +143,11 @@ impl ParameterBuilder {
         self.dtype
     }
 
+    /// The device of the parameters.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The size of everything declared so far.
     pub fn size(&self) -> ModelSize {
         sizes(&self.declarations.borrow())

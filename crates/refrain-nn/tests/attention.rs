@@ -8,12 +8,14 @@ use refrain::{Activation, DType, Generator, Precision, Step, Tensor, gradcheck, 
 use refrain_nn::{
     AdamW, AttentionContext, AttentionOptions, CrossAttention, CrossAttentionOptions, EncoderDropout,
     KeyValueCache, Mode, MultiHeadAttention, NormKind, Optimizer, ParameterBuilder, Parameters, Result,
-    TransformerEncoderLayer, TransformerEncoderOptions,
+    Rotary, RotaryOptions, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 
 /// Dtypes, and how far sums may be apart that are added in another order.
 const KINDS: [(DType, f64); 4] =
     [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::F16, 1e-2), (DType::BF16, 6e-2)];
+
+const ROTARY: Option<RotaryOptions> = Some(RotaryOptions { positions: 10, base: 100.0 });
 
 fn generator(seed: u64) -> Generator {
     Generator::new(&device(), seed).unwrap()
@@ -84,8 +86,8 @@ fn padded_sequences_give_what_they_give_alone() {
 fn parts_of_a_text_with_a_cache_give_what_the_whole_text_gives() {
     let parts = [(0, 3), (3, 4), (4, 9), (9, 10)];
     for (dtype, bound) in KINDS {
-        for qk_norm in [None, Some(2.0)] {
-            let options = AttentionOptions { causal: true, qk_norm, ..AttentionOptions::new(8, 2) };
+        for (qk_norm, rotary) in [(None, None), (Some(2.0), None), (None, ROTARY), (Some(2.0), ROTARY)] {
+            let options = AttentionOptions { causal: true, qk_norm, rotary, ..AttentionOptions::new(8, 2) };
             let builder = ParameterBuilder::new(&device(), dtype);
             let layers = [0, 1]
                 .map(|i| TransformerEncoderLayer::new(&builder.scope(i), &encoder_options(options)).unwrap());
@@ -152,6 +154,128 @@ fn a_cache_that_is_used_wrongly_says_so() {
     cache.clear();
     no_grad(|| layer.forward_with(&other, cached(&mut cache), Mode::Eval)).unwrap();
     assert_eq!(cache.len(), 1);
+}
+
+#[test]
+fn rotary_positions_turn_queries_and_keys_before_the_scores() {
+    for device in refrain_test::devices() {
+        for (dtype, bound) in KINDS {
+            let options = AttentionOptions { causal: true, rotary: ROTARY, ..AttentionOptions::new(8, 2) };
+            let builder = ParameterBuilder::new(&device, dtype);
+            let layer = MultiHeadAttention::new(&builder, &options).unwrap();
+            let random = Generator::new(&device, 1).unwrap();
+            let parameters = builder.build(&random).unwrap();
+            let x = random.normal([2, 6, 8], dtype).unwrap();
+            let linear = |x: &Tensor, name: &str| {
+                let of = |part: &str| parameters.get(&format!("{name}.{part}")).unwrap();
+                x.linear(of("weight"), Some(of("bias")), Activation::None, None).unwrap()
+            };
+            let rotary = Rotary::new(4, 10, 100.0, dtype, &device).unwrap();
+            let qkv = linear(&x, "qkv").view([2, 6, 3, 2, 4]).unwrap();
+            let [q, k, v] = [0, 1, 2].map(|i| qkv.select(2, i).unwrap().transpose(1, 2).unwrap());
+            let [q, k] = [q, k].map(|t| rotary.forward(&t, 0).unwrap());
+            let scores = q.matmul(&k.transpose(-1, -2).unwrap()).unwrap().mul_scalar(0.5).unwrap();
+            let ones = Tensor::ones([6, 6], DType::F32, &device).unwrap();
+            let later = ones.triu(1).unwrap().gt_scalar(0.0).unwrap();
+            let weights = scores.masked_fill(&later, f64::NEG_INFINITY).unwrap().softmax(-1).unwrap();
+            let heads = weights.matmul(&v).unwrap().transpose(1, 2).unwrap().reshape([2, 6, 8]).unwrap();
+            let y = layer.forward(&x, Mode::Eval).unwrap();
+            assert_close(&y, &values(&linear(&heads, "o")), bound, &format!("{dtype} on {device}"));
+        }
+    }
+}
+
+#[test]
+fn only_the_distance_of_tokens_counts_with_rotary_positions() {
+    let rotary = AttentionOptions { rotary: ROTARY, ..AttentionOptions::new(8, 2) };
+    let layer = attention(&rotary, DType::F64);
+    let x = generator(2).normal([1, 9, 8], DType::F64).unwrap();
+    // The last tokens, which do not see the first three, are at the positions 3 and on.
+    let (first, last) = (tokens(&x, 0, 3), tokens(&x, 3, 9));
+    let seen = Tensor::arange(0.0, 9.0, 1.0, DType::F64, &device()).unwrap().ge_scalar(3.0).unwrap();
+    let mask = seen.reshape([1, 1, 1, 9]).unwrap();
+    let whole = layer.forward_with(&x, masked(&mask), Mode::Eval).unwrap();
+    let alone = layer.forward(&last, Mode::Eval).unwrap();
+    assert_close(&alone, &values(&tokens(&whole, 3, 9).contiguous().unwrap()), 1e-12, "moved by three");
+    // In another order, the last token has other neighbours, which plain attention does not see.
+    let turned = Tensor::concat(&[&last, &first], 1).unwrap();
+    for (options, is_same) in [(rotary, false), (AttentionOptions::new(8, 2), true)] {
+        let layer = attention(&options, DType::F64);
+        let of =
+            |x: &Tensor, token| values(&tokens(&layer.forward(x, Mode::Eval).unwrap(), token, token + 1));
+        let change = of(&x, 8).iter().zip(of(&turned, 5)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert_eq!(change < 1e-12, is_same, "{change}");
+    }
+}
+
+#[test]
+fn attention_with_rotary_positions_trains_recorded_as_eagerly_in_mixed_precision_too() {
+    for (device, precision) in
+        refrain_test::devices().into_iter().flat_map(|d| [(d.clone(), Precision::F32), (d, Precision::Bf16)])
+    {
+        let losses = |recorded: bool| {
+            let builder = ParameterBuilder::new(&device, DType::F32);
+            let attention = AttentionOptions { causal: true, rotary: ROTARY, ..AttentionOptions::new(8, 2) };
+            let layer = TransformerEncoderLayer::new(&builder, &encoder_options(attention)).unwrap();
+            let random = Generator::new(&device, 1).unwrap();
+            let parameters = builder.build(&random).unwrap();
+            let schedule = Schedule::Constant { lr: 0.01 };
+            let optimizer = AdamW::new(&parameters, AdamWOptions::default(), schedule).unwrap();
+            let x = random.normal([2, 10, 8], DType::F32).unwrap();
+            let train = || -> Result<Tensor> {
+                let loss = layer.forward(&x, Mode::Eval)?.to_dtype(DType::F32)?.square()?.mean(())?;
+                loss.backward()?;
+                optimizer.step()?;
+                Ok(loss.detach())
+            };
+            with_precision(precision, || {
+                let mut step = Step::new(&device, |_| Ok(vec![train()?]));
+                let one = |_| match recorded {
+                    true => step.call(&[]).unwrap().to_scalar::<f32>(0).unwrap().to_bits(),
+                    false => train().unwrap().to_scalar::<f32>().unwrap().to_bits(),
+                };
+                let losses: Vec<u32> = (0..4).map(one).collect();
+                step.finish().unwrap();
+                losses
+            })
+        };
+        let eager = losses(false);
+        assert_eq!(eager, losses(true), "{precision:?} on {device}");
+        assert_ne!(eager[0], eager[3]);
+    }
+}
+
+#[test]
+fn gradients_through_rotary_positions_agree_with_finite_differences() {
+    let layer = attention(&AttentionOptions { rotary: ROTARY, ..AttentionOptions::new(4, 1) }, DType::F64);
+    let x = generator(2).normal([1, 3, 4], DType::F64).unwrap();
+    x.set_requires_grad(true).unwrap();
+    let run = |t: &[Tensor]| {
+        layer.forward(&t[0], Mode::Eval).map_err(|e| match e {
+            refrain_nn::Error::Tensor(e) => e,
+            other => panic!("{other}"),
+        })
+    };
+    gradcheck(run, &[x], 1e-6).unwrap();
+}
+
+#[test]
+fn rotary_positions_that_do_not_fit_are_refused() {
+    let builder = ParameterBuilder::new(&device(), DType::F32);
+    let rotary = |heads| AttentionOptions { rotary: ROTARY, ..AttentionOptions::new(6, heads) };
+    let refused = MultiHeadAttention::new(&builder.scope("odd"), &rotary(2)).err().unwrap().to_string();
+    assert!(refused.contains("even"), "{refused}");
+    let channels = TransformerEncoderOptions { channel_attention: true, ..encoder_options(rotary(1)) };
+    let refused = TransformerEncoderLayer::new(&builder, &channels).err().unwrap().to_string();
+    assert!(refused.contains("channels have no positions"), "{refused}");
+    // What does not fit leaves the cache as it was.
+    let layer = attention(&AttentionOptions { causal: true, ..rotary(1) }, DType::F32);
+    let x = generator(2).normal([1, 8, 6], DType::F32).unwrap();
+    let mut cache = KeyValueCache::new(20);
+    no_grad(|| layer.forward_with(&x, cached(&mut cache), Mode::Eval)).unwrap();
+    let refused = no_grad(|| layer.forward_with(&x, cached(&mut cache), Mode::Eval)).unwrap_err().to_string();
+    assert!(refused.contains("8 time steps from position 8 go beyond the 10 positions"), "{refused}");
+    assert_eq!(cache.len(), 8);
 }
 
 fn cross(options: &CrossAttentionOptions, dtype: DType) -> (CrossAttention, Parameters) {

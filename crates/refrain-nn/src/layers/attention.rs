@@ -2,7 +2,7 @@
 
 use refrain::{SdpaOptions, Tensor};
 
-use super::{Dropout, KeyValueCache, Linear, Mode};
+use super::{Dropout, KeyValueCache, Linear, Mode, Rotary, RotaryOptions};
 use crate::error::{Error, Result};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
@@ -32,6 +32,17 @@ pub struct AttentionOptions {
     /// sqrt(dim)`. The temperature starts at this value; a larger one makes the attention sharper (Henry et al.,
     /// "Query-Key Normalization for Transformers", Findings of EMNLP 2020).
     pub qk_norm: Option<f64>,
+    /// If set, queries and keys are turned by angles that grow with their positions ([`Rotary`]), so that a score depends on how far
+    /// two tokens are apart. Positions count from the first token of the input or, with a [`KeyValueCache`], from its first token.
+    /// The features of a head, `d_model / heads`, must be an even number.
+    ///
+    /// ```
+    /// use refrain_nn::{AttentionOptions, RotaryOptions};
+    /// let rotary = Some(RotaryOptions::new(512)); // for up to 512 tokens
+    /// let options = AttentionOptions { causal: true, rotary, ..AttentionOptions::new(64, 4) };
+    /// # assert_eq!(options.rotary.unwrap().base, 10_000.0);
+    /// ```
+    pub rotary: Option<RotaryOptions>,
     /// Whether the scores of the previous layer are added to the scores of this layer (RealFormer: He et al.,
     /// Findings of ACL 2021).
     pub residual_scores: bool,
@@ -47,6 +58,7 @@ impl AttentionOptions {
             heads,
             causal: false,
             qk_norm: None,
+            rotary: None,
             residual_scores: false,
             dropout: 0.0,
         }
@@ -114,21 +126,27 @@ pub struct MultiHeadAttention {
     qkv: Linear,
     o: Linear,
     temperature: Option<Parameter>,
+    rotary: Option<Rotary>,
     options: AttentionOptions,
     dropout: Dropout,
 }
 
 impl MultiHeadAttention {
     /// # Errors
-    /// If `heads` does not divide `d_model`, `dropout` is not in `[0, 1)`, or the names are used already in this scope.
+    /// If `heads` does not divide `d_model`, `dropout` is not in `[0, 1)`, the names are used already in this scope, or rotary
+    /// positions are for heads of an odd number of features.
     pub fn new(builder: &ParameterBuilder, options: &AttentionOptions) -> Result<MultiHeadAttention> {
         let AttentionOptions { d_model, heads, .. } = *options;
         check_heads(LAYER, d_model, heads)?;
         let temperature = |value| builder.parameter("temperature", heads, Init::Constant(value));
+        let rotary = |RotaryOptions { positions, base }| {
+            Rotary::new(d_model / heads, positions, base, builder.dtype(), builder.device())
+        };
         Ok(MultiHeadAttention {
             qkv: Linear::new(&builder.scope("qkv"), d_model, 3 * d_model)?,
             o: Linear::new(&builder.scope("o"), d_model, d_model)?,
             temperature: options.qk_norm.map(temperature).transpose()?,
+            rotary: options.rotary.map(rotary).transpose()?,
             options: *options,
             dropout: Dropout::new(options.dropout)?,
         })
@@ -146,7 +164,7 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     /// As for `forward`; if the mask or the scores have another shape or dtype; if the cache is full or belongs to another layer,
-    /// or outside of `no_grad` with a cache.
+    /// or outside of `no_grad` with a cache; if there are more tokens than rotary positions.
     pub fn forward_with(&self, x: &Tensor, context: AttentionContext<'_>, mode: Mode<'_>) -> Result<Tensor> {
         self.o.forward(&self.attend(x, context, mode)?)
     }
@@ -168,6 +186,7 @@ impl MultiHeadAttention {
             qkv = qkv.qk_norm(temperature.tensor()?, EPS)?;
         }
         let AttentionContext { mask, scores, cache } = context;
+        let past = cache.as_ref().map_or(0, |cache| cache.len());
         let options = SdpaOptions {
             scale: self.temperature.as_ref().map(|_| 1.0),
             causal,
@@ -175,24 +194,42 @@ impl MultiHeadAttention {
             scores: scores.as_deref().and_then(Option::as_ref).filter(|_| residual_scores),
             returns_scores: residual_scores,
             mask,
-            past: cache.as_ref().map_or(0, |cache| cache.len()),
+            past,
         };
-        let (y, sum) = match cache {
-            None => qkv.scaled_dot_product_attention_qkvpacked_with(&options)?,
-            Some(cache) => {
-                let before = cache.len();
-                let [k, v] = cache.append(&qkv.select(2, 1)?, &qkv.select(2, 2)?)?;
-                let [q, k, v] = [&qkv.select(2, 0)?, &k, &v].map(|t| t.transpose(1, 2));
+        let (y, sum) = if cache.is_none() && self.rotary.is_none() {
+            qkv.scaled_dot_product_attention_qkvpacked_with(&options)?
+        } else {
+            let [q, k, v] = self.unpack(&qkv, past)?;
+            let (k, v, cache) = match cache {
+                None => (k, v, None),
+                Some(cache) => {
+                    let [k, v] = cache.append(&k, &v)?;
+                    (k, v, Some(cache))
+                }
+            };
+            let [q, k, v] = [q, k, v].map(|t| t.transpose(1, 2));
+            let attended = q?.scaled_dot_product_attention_with(&k?, &v?, &options);
+            if let (Err(_), Some(cache)) = (&attended, cache) {
                 // Tokens that got no answer are not kept: the call may be repeated.
-                let attended = q?.scaled_dot_product_attention_with(&k?, &v?, &options);
-                let (y, sum) = attended.inspect_err(|_| cache.forget_from(before))?;
-                (y.transpose(1, 2)?, sum)
+                cache.forget_from(past);
             }
+            let (y, sum) = attended?;
+            (y.transpose(1, 2)?, sum)
         };
         if let Some(scores) = scores.filter(|_| residual_scores) {
             *scores = sum;
         }
         Ok(y.view([batch, tokens, d_model])?)
+    }
+
+    /// Queries, keys and values, `[batch, tokens, heads, dim]`, of `[batch, tokens, 3, heads, dim]`. With rotary positions, queries
+    /// and keys are turned; the first token has the position `start`.
+    fn unpack(&self, qkv: &Tensor, start: usize) -> Result<[Tensor; 3]> {
+        let [q, k, v] = [0, 1, 2].map(|part| qkv.select(2, part));
+        let Some(rotary) = &self.rotary else { return Ok([q?, k?, v?]) };
+        let turned =
+            |t: Tensor| Ok::<_, Error>(rotary.forward_mixed(&t.transpose(1, 2)?, start)?.transpose(1, 2)?);
+        Ok([turned(q?)?, turned(k?)?, v?])
     }
 
     /// The projection after the heads.
@@ -206,6 +243,6 @@ impl Layers for MultiHeadAttention {
         let AttentionOptions { heads, causal, .. } = self.options;
         let tree = LayerTree::new("MultiHeadAttention").setting("heads", heads).setting("causal", causal);
         let tree = tree.part("qkv", &self.qkv).part("o", &self.o).part("temperature", &self.temperature);
-        tree.part("dropout", &self.dropout)
+        tree.part("rotary", &self.rotary).part("dropout", &self.dropout)
     }
 }

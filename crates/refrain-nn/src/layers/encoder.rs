@@ -82,14 +82,18 @@ pub struct TransformerEncoderLayer {
 
 impl TransformerEncoderLayer {
     /// # Errors
-    /// If the heads do not divide `d_model`, a dropout is not in `[0, 1)`, or the names are used already in this
-    /// scope.
+    /// If the heads do not divide `d_model`, a dropout is not in `[0, 1)`, the names are used already in this scope, or
+    /// rotary positions are asked for together with channel attention, where they have no meaning.
     pub fn new(
         builder: &ParameterBuilder,
         options: &TransformerEncoderOptions,
     ) -> Result<TransformerEncoderLayer> {
         let TransformerEncoderOptions { attention, ffn, norm, eps, dropout, .. } = *options;
         let d_model = attention.d_model;
+        if options.channel_attention && attention.rotary.is_some() {
+            let message = "channels have no positions; use channel attention without rotary positions";
+            return Err(Error::invalid(LAYER, message));
+        }
         let a_norm = |name| Norm::new(&builder.scope(name), norm, d_model, eps);
         let linear = |name, inputs, outputs| {
             let bias = options.ffn_bias.then(|| Init::torch_bias(inputs));

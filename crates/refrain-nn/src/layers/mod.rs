@@ -58,7 +58,7 @@ pub use linear::Linear;
 pub use module::{Mlp, Module, Sequential};
 pub use norm::{BatchNorm, LayerNorm, NormKind, RmsNorm};
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, LstmState};
-pub use rotary::Rotary;
+pub use rotary::{Rotary, RotaryOptions};
 
 use refrain::Generator;
 

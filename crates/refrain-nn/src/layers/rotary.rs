@@ -9,9 +9,27 @@ const LAYER: &str = "Rotary";
 /// Angles are computed on the host.
 const MOST_ANGLES: usize = 1 << 30;
 
+/// The options of rotary positions inside an attention ([`AttentionOptions::rotary`](super::AttentionOptions::rotary)).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RotaryOptions {
+    /// The most tokens of a sequence, with those of a key-value cache.
+    pub positions: usize,
+    /// The base of the angles, as in [`Rotary::new`].
+    pub base: f64,
+}
+
+impl RotaryOptions {
+    /// For so many tokens, with the usual base 10,000.
+    pub fn new(positions: usize) -> RotaryOptions {
+        RotaryOptions { positions, base: 10_000.0 }
+    }
+}
+
 /// Rotary position embedding (Su et al., 2021): pairs of features are turned by an angle that grows with the position, so that
 /// the product of a query and a key depends on their distance. Feature `i` of the first half is paired with feature `i` of the
 /// second half (as in Llama and GPT-NeoX). It has no parameters.
+///
+/// Attention layers have it as an option, [`AttentionOptions::rotary`](super::AttentionOptions::rotary).
 pub struct Rotary {
     /// `[positions, width / 2]`
     cosines: Tensor,
@@ -71,6 +89,13 @@ impl Rotary {
         let (a, b) = (x.narrow(-1, 0, half)?, x.narrow(-1, half, half)?);
         let turned = [a.mul(&cos)?.sub(&b.mul(&sin)?)?, b.mul(&cos)?.add(&a.mul(&sin)?)?];
         Ok(Tensor::concat(&[&turned[0], &turned[1]], -1)?)
+    }
+
+    /// [`Rotary::forward`] of queries and keys that mixed precision may have made in another dtype than that of the angles. The
+    /// angles are converted.
+    pub(super) fn forward_mixed(&self, x: &Tensor, start: usize) -> Result<Tensor> {
+        let convert = |angles: &Tensor| angles.to_dtype(x.dtype());
+        Rotary { cosines: convert(&self.cosines)?, sines: convert(&self.sines)? }.forward(x, start)
     }
 }
 
