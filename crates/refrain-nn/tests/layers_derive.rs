@@ -9,10 +9,10 @@ use refrain::{
 };
 use refrain_nn::{
     AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d,
-    CrossAttention, CrossAttentionOptions, Dropout, Embedding, EncoderDropout, GroupNorm, Gru, GruCell, Init,
-    LayerNorm, Layers, Linear, Lstm, LstmCell, MaxPool1d, MaxPool2d, Mlp, Mode, Module, MultiHeadAttention,
-    NormKind, Parameter, ParameterBuilder, Result, RmsNorm, Rotary, Sequential, TransformerEncoderLayer,
-    TransformerEncoderOptions,
+    CrossAttention, CrossAttentionOptions, Dropout, Embedding, EncoderDropout, Flatten, GroupNorm, Gru,
+    GruCell, Init, Lambda, LayerNorm, Layers, Linear, Lstm, LstmCell, MaxPool1d, MaxPool2d, Mlp, Mode,
+    Module, MultiHeadAttention, NormKind, Parameter, ParameterBuilder, Result, RmsNorm, Rotary, Sequential,
+    TransformerEncoderLayer, TransformerEncoderOptions,
 };
 
 fn builder() -> ParameterBuilder {
@@ -170,6 +170,8 @@ fn every_layer_prints_its_settings_and_holds_all_that_it_declared() {
         ("AvgPool1d(kernel=2, stride=2, padding=0)", made(move |_| Ok(AvgPool1d(pool1)))),
         ("MaxPool2d(kernel=[2, 3], stride=[2, 3], padding=[0, 0])", made(move |_| Ok(MaxPool2d(pool2)))),
         ("AvgPool2d(kernel=[2, 3], stride=[2, 3], padding=[0, 0])", made(move |_| Ok(AvgPool2d(pool2)))),
+        ("Flatten(start_dim=1, end_dim=-1)", made(|_| Ok(Flatten::default()))),
+        ("Softplus()", made(|_| Ok(Lambda::new("Softplus", Tensor::softplus)))),
         ("Dropout(p=0.1)", made(|_| Dropout::new(0.1))),
         ("GruCell(inputs=3, hidden=2)  # 42 parameters", made(|b| GruCell::new(b, 3, 2))),
         ("LstmCell(inputs=3, hidden=2)  # 56 parameters", made(|b| LstmCell::new(b, 3, 2))),

@@ -6,8 +6,8 @@ use common::{assert_close, assert_within, device, values};
 use refrain::optim::{Schedule, SgdOptions};
 use refrain::{Activation, DType, Generator, Step, Tensor, gradcheck, no_grad};
 use refrain_nn::{
-    Dropout, Ema, Embedding, GroupNorm, Init, Linear, Mlp, Mode, Module, Optimizer, ParameterBuilder,
-    Parameters, Sequential, Sgd,
+    Dropout, Ema, Embedding, Flatten, GroupNorm, Init, Lambda, Linear, Mlp, Mode, Module, Optimizer,
+    ParameterBuilder, Parameters, Sequential, Sgd,
 };
 
 fn build(builder: &ParameterBuilder) -> Parameters {
@@ -116,6 +116,60 @@ fn layers_of_layers_run_them_in_order() {
     }
     let refused = Mlp::new(&builder.scope("short"), &[4], Activation::Relu).err().unwrap();
     assert!(refused.to_string().contains("at least two"), "{refused}");
+}
+
+#[test]
+fn any_function_is_a_layer_that_trains_eagerly_and_recorded() {
+    let run = |recorded: bool| {
+        let builder = ParameterBuilder::new(&device(), DType::F64);
+        let slope = 0.2;
+        let model = Sequential::new()
+            .then(Flatten::default())
+            .then(Linear::new(&builder.scope(0), 6, 4).unwrap())
+            .then(Lambda::new("LeakyRelu", move |x| x.leaky_relu(slope)))
+            .then(Linear::new(&builder.scope(1), 4, 2).unwrap())
+            .then(Lambda::new("Sigmoid", Tensor::sigmoid));
+        let parameters = build(&builder);
+        let x = tensor(&[5, 2, 3], DType::F64);
+        let affine = |x: &[f64], layer: usize| -> Vec<f64> {
+            let of = |part: &str| values(&parameters.get(&format!("{layer}.{part}")).unwrap().detach());
+            let (weight, bias) = (of("weight"), of("bias"));
+            let row =
+                |i: usize| weight[i * x.len()..][..x.len()].iter().zip(x).map(|(w, x)| w * x).sum::<f64>();
+            (0..bias.len()).map(|i| bias[i] + row(i)).collect()
+        };
+        let by_hand: Vec<f64> = values(&x)
+            .chunks(6)
+            .flat_map(|x| {
+                let hidden = affine(x, 0).into_iter().map(|h| if h < 0.0 { slope * h } else { h });
+                affine(&hidden.collect::<Vec<_>>(), 1)
+            })
+            .map(|y| 1.0 / (1.0 + (-y).exp()))
+            .collect();
+        assert_close(&model.forward(&x, Mode::Eval).unwrap(), &by_hand, 1e-14, "by hand");
+        let options = SgdOptions { momentum: 0.0, weight_decay: 0.0 };
+        let optimizer = Sgd::new(&parameters, options, Schedule::Constant { lr: 0.5 }).unwrap();
+        let train = || -> refrain_nn::Result<()> {
+            model.forward(&x, Mode::Eval)?.square()?.sum(())?.backward()?;
+            optimizer.step()
+        };
+        let mut step = Step::new(&device(), |_| {
+            train()?;
+            Ok(vec![])
+        });
+        let before = values(parameters.values());
+        for _ in 0..3 {
+            if recorded { step.call(&[]).map(drop).unwrap() } else { train().unwrap() }
+        }
+        step.finish().unwrap();
+        let after = values(parameters.values());
+        assert_ne!(before, after);
+        after
+    };
+    assert_eq!(run(false), run(true));
+    let failing = Lambda::new("Two", |x| x.reshape([7]));
+    let refused = failing.forward(&tensor(&[2, 3], DType::F32)).unwrap_err().to_string();
+    assert!(refused.contains("reshape"), "{refused}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod dropout;
 mod embedding;
 mod encoder;
 mod group_norm;
+mod lambda;
 mod linear;
 mod module;
 mod norm;
@@ -41,7 +42,10 @@ printed!(
     CrossAttention,
     Dropout
 );
-printed!(Embedding, Gru, GruCell, GroupNorm, LayerNorm, Linear, Lstm, LstmCell, MaxPool1d, MaxPool2d, Mlp);
+printed!(
+    Embedding, Flatten, Gru, GruCell, GroupNorm, Lambda, LayerNorm, Linear, Lstm, LstmCell, MaxPool1d,
+    MaxPool2d, Mlp
+);
 printed!(MultiHeadAttention, RmsNorm, Rotary, Sequential, TransformerEncoderLayer);
 
 pub use attention::{AttentionContext, AttentionOptions, MultiHeadAttention};
@@ -54,6 +58,7 @@ pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use encoder::{EncoderDropout, TransformerEncoderLayer, TransformerEncoderOptions};
 pub use group_norm::GroupNorm;
+pub use lambda::{Flatten, Lambda};
 pub use linear::Linear;
 pub use module::{Mlp, Module, Sequential};
 pub use norm::{BatchNorm, LayerNorm, NormKind, RmsNorm};

@@ -4,7 +4,7 @@ use refrain::{Activation, Tensor};
 
 use super::{
     AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Dropout, Embedding,
-    GroupNorm, LayerNorm, Linear, MaxPool1d, MaxPool2d, Mode, MultiHeadAttention, RmsNorm,
+    Flatten, GroupNorm, Lambda, LayerNorm, Linear, MaxPool1d, MaxPool2d, Mode, MultiHeadAttention, RmsNorm,
     TransformerEncoderLayer,
 };
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ macro_rules! without_mode {
         }
     )*};
 }
-without_mode!(Linear, Embedding, LayerNorm, RmsNorm, GroupNorm);
+without_mode!(Linear, Embedding, LayerNorm, RmsNorm, GroupNorm, Lambda, Flatten);
 without_mode!(Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, MaxPool1d, MaxPool2d, AvgPool1d, AvgPool2d);
 
 macro_rules! with_mode {
@@ -134,7 +134,8 @@ impl Layers for Sequential {
     }
 }
 
-/// A multilayer perceptron: linear layers with an activation between them. The layers are named `0`, `2`, `4` and so on, as
+/// A multilayer perceptron: linear layers with an activation between them, which is computed with the layer before it. For other
+/// activations, use a [`Sequential`] with [`Lambda`]s. The layers are named `0`, `2`, `4` and so on, as
 /// in a `Sequential` of PyTorch with activations between.
 pub struct Mlp {
     layers: Vec<Linear>,
