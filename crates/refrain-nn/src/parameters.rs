@@ -267,6 +267,19 @@ impl ParameterBuilder {
     }
 }
 
+/// The error for a name that there is not, with the one that is most like it.
+fn unknown<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    /// From 0, nothing alike, to 1.
+    const ALIKE: f64 = 0.6;
+    let likeness = |other| (strsim::normalized_damerau_levenshtein(name, other), other);
+    let nearest = names.map(likeness).filter(|(alike, _)| *alike >= ALIKE);
+    let advice = match nearest.max_by(|(a, _), (b, _)| a.total_cmp(b)) {
+        Some((_, nearest)) => format!("did you mean `{nearest}`?"),
+        None => "see `names()`".to_owned(),
+    };
+    Error::parameter(name, format!("there is no {what} of this name; {advice}"))
+}
+
 fn sizes(declarations: &Declarations) -> ModelSize {
     let numbers = |list: &[Declaration]| {
         let of = |d: &Declaration| {
@@ -294,7 +307,7 @@ pub struct Group {
 
 impl Group {
     /// The group in which a parameter of this rank begins.
-    fn of_rank(rank: usize) -> Group {
+    pub(crate) fn of_rank(rank: usize) -> Group {
         Group { decay_factor: if rank < WEIGHT_RANK { 0.0 } else { 1.0 }, ..Group::default() }
     }
 }
@@ -314,7 +327,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    fn group(&self) -> Group {
+    pub(crate) fn group(&self) -> Group {
         let Segment { decay_factor, rate_factor, trainable, .. } = self.segment;
         Group { decay_factor, rate_factor, trainable }
     }
@@ -373,26 +386,28 @@ impl Parameters {
     pub fn get(&self, name: &str) -> Result<&Tensor> {
         let found = self.iter().chain(self.buffers()).find(|(n, _)| *n == name);
         found.map(|(_, tensor)| tensor).ok_or_else(|| {
-            Error::parameter(name, "there is no parameter or buffer of this name; see `names()`")
+            let names = self.names().chain(self.buffers().map(|(name, _)| name));
+            unknown("parameter or buffer", name, names)
         })
     }
 
     /// Changes the groups of the parameters that `select` picks by name and tensor. `change` gets each group as it is,
-    /// so a later call keeps what an earlier one set. Returns how many parameters were picked: 0 says that a pattern fits no name. An
-    /// optimiser that was made before follows the groups, too.
+    /// so a later call keeps what an earlier one set. Returns how many parameters were picked. 0 is no error; it says that a pattern fits
+    /// no name, so assert the number. An optimiser that was made before follows the groups, too.
     ///
     /// A parameter that is no longer trained does not require a gradient any more, and its accumulated gradient is
     /// set to zero. A parameter that is trained again requires a gradient again.
     ///
     /// ```
     /// # use refrain::{DType, Device, Generator};
-    /// # use refrain_nn::{Group, Linear, ParameterBuilder};
+    /// # use refrain_nn::{Linear, ParameterBuilder, named};
     /// # let device = Device::cpu();
     /// # let builder = ParameterBuilder::new(&device, DType::F32);
     /// # Linear::new(&builder, 3, 1)?;
     /// # let mut parameters = builder.build(&Generator::new(&device, 0)?)?;
     /// assert_eq!(parameters.set_group(|_, tensor| tensor.rank() < 2, |group| group.decay_factor = 0.0)?, 1);
     /// assert_eq!(parameters.set_group(|_, _| true, |group| group.rate_factor = 0.1)?, 2);
+    /// assert_eq!(parameters.set_group(named("head.*"), |group| group.trainable = false)?, 0); // there is no head
     /// let bias = parameters.group("bias")?;
     /// assert_eq!((bias.decay_factor, bias.rate_factor), (0.0, 0.1));
     /// # Ok::<(), refrain_nn::Error>(())
@@ -435,8 +450,7 @@ impl Parameters {
     /// If there is no parameter of that name.
     pub fn group(&self, name: &str) -> Result<Group> {
         let found = self.entries.iter().find(|e| e.name == name);
-        let missing = || Error::parameter(name, "there is no parameter of this name; see `names()`");
-        found.map(Entry::group).ok_or_else(missing)
+        found.map(Entry::group).ok_or_else(|| unknown("parameter", name, self.names()))
     }
 
     /// From now on, layers that compute statistics over a batch in training ([`BatchNorm`](crate::BatchNorm)) take the batches

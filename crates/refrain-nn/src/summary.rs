@@ -4,10 +4,10 @@ use std::fmt;
 
 use refrain::{DType, Shape};
 
-use crate::parameters::Parameters;
+use crate::parameters::{Entry, Group, Parameters};
 
 /// A table of the layers (the part of the names before the last dot), their parameters and buffers, with shapes and numbers
-/// of elements; then the sums.
+/// of elements; then the sums. A group that is not the one in which a parameter begins is told behind it.
 ///
 /// ```
 /// # use refrain::{DType, Device, Generator};
@@ -18,11 +18,12 @@ use crate::parameters::Parameters;
 /// # BatchNorm::new(&builder.scope("norm"), 200, 1, 1e-5, 0.1)?;
 /// # let mut parameters = builder.build(&Generator::new(&device, 0)?)?;
 /// parameters.set_group(|name, _| name == "norm.bias", |group| group.trainable = false)?;
+/// parameters.set_group(|name, _| name == "hidden.weight", |group| group.rate_factor = 0.1)?;
 /// assert_eq!(
 ///     parameters.to_string(),
 ///     "\
 /// layer   name          shape      elements
-/// hidden  weight        [200, 10]      2000
+/// hidden  weight        [200, 10]      2000  learning rate x 0.1
 ///         bias          [200]           200
 /// norm    weight        [200]           200
 ///         bias          [200]           200  frozen
@@ -53,15 +54,15 @@ impl fmt::Display for Parameters {
             // A layer is named once.
             let first = if before.as_ref() == Some(own) { "" } else { own.as_str() };
             write!(f, "{first:layer$}  {:name$}  {:shape$}  {:>elements$}", rest[0], rest[1], rest[2])?;
-            match line.note {
-                "" => writeln!(f)?,
-                note => writeln!(f, "  {note}")?,
+            match line.notes.join(", ") {
+                notes if notes.is_empty() => writeln!(f)?,
+                notes => writeln!(f, "  {notes}")?,
             }
             before = Some(own.clone());
         }
         let sum = |of: &dyn Fn(&Line) -> bool| lines.iter().filter(|l| of(l)).map(|l| l.numel).sum::<usize>();
-        let (frozen, buffers) = (sum(&|l| l.note == FROZEN), sum(&|l| l.note == BUFFER));
-        let parameters = sum(&|l| l.note != BUFFER);
+        let [frozen, buffers] = [FROZEN, BUFFER].map(|note| sum(&|l| l.notes.iter().any(|n| n == note)));
+        let parameters = lines.iter().map(|l| l.numel).sum::<usize>() - buffers;
         let dtype: DType = self.values().dtype();
         write!(f, "{parameters} parameters")?;
         if frozen > 0 {
@@ -81,22 +82,30 @@ struct Line {
     /// Layer, name, shape, elements.
     cells: [String; 4],
     numel: usize,
-    note: &'static str,
+    notes: Vec<String>,
+}
+
+/// What differs from the group in which a parameter begins.
+fn notes(entry: &Entry) -> Vec<String> {
+    let (group, first) = (entry.group(), Group::of_rank(entry.tensor.rank()));
+    let factor = |name: &str, now: f64, first: f64| (now != first).then(|| format!("{name} x {now}"));
+    let frozen = (!group.trainable).then(|| FROZEN.to_owned());
+    let rate = factor("learning rate", group.rate_factor, first.rate_factor);
+    let decay = factor("weight decay", group.decay_factor, first.decay_factor);
+    [frozen, rate, decay].into_iter().flatten().collect()
 }
 
 /// The parameters in the order of declaration, each layer's buffers after its parameters.
 fn lines(parameters: &Parameters) -> Vec<Line> {
-    let line = |name: &str, shape: &Shape, note| {
+    let line = |name: &str, shape: &Shape, notes| {
         let (layer, own) = name.rsplit_once('.').unwrap_or(("", name));
         let cells = [layer.to_owned(), own.to_owned(), shape.to_string(), shape.numel().to_string()];
-        Line { cells, numel: shape.numel(), note }
+        Line { cells, numel: shape.numel(), notes }
     };
     let entries = parameters.entries().iter();
-    let mut all: Vec<Line> = entries
-        .map(|e| line(&e.name, e.tensor.shape(), if e.segment.trainable { "" } else { FROZEN }))
-        .collect();
+    let mut all: Vec<Line> = entries.map(|e| line(&e.name, e.tensor.shape(), notes(e))).collect();
     for (name, tensor) in parameters.buffers() {
-        let buffer = line(name, tensor.shape(), BUFFER);
+        let buffer = line(name, tensor.shape(), vec![BUFFER.to_owned()]);
         let at = all
             .iter()
             .rposition(|other| other.cells[0] == buffer.cells[0])

@@ -6,7 +6,7 @@ use common::device;
 use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
 use refrain::{DType, Generator, Tensor};
 use refrain_nn::{
-    AdamW, Error, Group, Init, LayerNorm, Linear, Optimizer, ParameterBuilder, Parameters, Sgd,
+    AdamW, BatchNorm, Error, Group, Init, LayerNorm, Linear, Optimizer, ParameterBuilder, Parameters, Sgd,
 };
 
 fn build(builder: &ParameterBuilder) -> Parameters {
@@ -15,6 +15,22 @@ fn build(builder: &ParameterBuilder) -> Parameters {
 
 fn values(t: &Tensor) -> Vec<f32> {
     t.to_vec().unwrap()
+}
+
+#[test]
+fn an_unknown_name_is_told_with_the_nearest_one() {
+    let builder = ParameterBuilder::new(&device(), DType::F32);
+    Linear::new(&builder.scope("encoder.layers.0"), 3, 2).unwrap();
+    BatchNorm::new(&builder.scope("norm"), 2, 1, 1e-5, 0.1).unwrap();
+    let parameters = builder.build(&Generator::new(&device(), 0).unwrap()).unwrap();
+    let tensor = |name| parameters.get(name).unwrap_err().to_string();
+    assert!(tensor("encoder.layer.0.weight").contains("did you mean `encoder.layers.0.weight`?"));
+    assert!(tensor("norm.running_men").contains("did you mean `norm.running_mean`?"));
+    assert!(tensor("something else").contains("see `names()`"));
+    let group = |name| parameters.group(name).unwrap_err().to_string();
+    assert!(group("norm.biases").contains("did you mean `norm.bias`?"));
+    // A buffer has no group.
+    assert!(!group("norm.running_mean").contains("`norm.running_mean`?"));
 }
 
 #[test]
