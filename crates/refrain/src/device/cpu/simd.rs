@@ -85,6 +85,8 @@ pub(crate) trait Vectors:
     fn max_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// `e^x` for each lane, for `x` up to 88. 0 if the result is subnormal in `f32`.
     fn exp_vectors<S: Simd>(simd: S, x: Self::Vector<S>) -> Self::Vector<S>;
+    /// The last `by` lanes of `before`, and then the first ones of `x`.
+    fn shifted<S: Simd>(simd: S, before: Self::Vector<S>, x: Self::Vector<S>, by: usize) -> Self::Vector<S>;
     /// The slice as whole registers and the rest.
     fn as_vectors<S: Simd>(slice: &[Self]) -> (&[Self::Vector<S>], &[Self]);
     /// The slice as whole registers and the rest, to write to.
@@ -97,6 +99,7 @@ pub(crate) trait Vectors:
 
 macro_rules! real {
     ($t:ident, $vector:ident, $as_vectors:ident, $as_vectors_mut:ident, $store_partial:ident, $exp_vectors:path,
+     $rotate:ident, $select:ident, $mask_between:ident,
      $($name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty = $method:ident;)*) => {
         impl Vectors for $t {
             type Vector<S: Simd> = S::$vector;
@@ -109,6 +112,11 @@ macro_rules! real {
             #[inline(always)]
             fn exp_vectors<S: Simd>(simd: S, x: S::$vector) -> S::$vector {
                 $exp_vectors(simd, x)
+            }
+            #[inline(always)]
+            fn shifted<S: Simd>(simd: S, before: S::$vector, x: S::$vector, by: usize) -> S::$vector {
+                let of_before = simd.$mask_between(0, by as _).mask();
+                simd.$select(of_before, simd.$rotate(before, by), simd.$rotate(x, by))
             }
             #[inline(always)]
             fn as_vectors<S: Simd>(slice: &[Self]) -> (&[S::$vector], &[Self]) {
@@ -128,6 +136,7 @@ macro_rules! real {
 
 real! {
     f32, f32s, as_simd_f32s, as_mut_simd_f32s, partial_store_f32s, super::math::exp_vectors,
+    rotate_right_f32s, select_f32s, mask_between_m32s,
     splat(x: Self) -> S::f32s = splat_f32s;
     add_vectors(a: S::f32s, b: S::f32s) -> S::f32s = add_f32s;
     mul_vectors(a: S::f32s, b: S::f32s) -> S::f32s = mul_f32s;
@@ -138,6 +147,7 @@ real! {
 
 real! {
     f64, f64s, as_simd_f64s, as_mut_simd_f64s, partial_store_f64s, super::math::f64::exp_vectors,
+    rotate_right_f64s, select_f64s, mask_between_m64s,
     splat(x: Self) -> S::f64s = splat_f64s;
     add_vectors(a: S::f64s, b: S::f64s) -> S::f64s = add_f64s;
     mul_vectors(a: S::f64s, b: S::f64s) -> S::f64s = mul_f64s;

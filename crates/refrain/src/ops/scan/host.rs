@@ -2,20 +2,22 @@
 
 use half::{bf16, f16};
 
+use super::blocks::{BLOCK, Before, Scanned, both, nothing};
 use super::{Kind, Scan};
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
+use crate::device::cpu::numeric::{Number, Stored, convert, store, with_float, with_stored};
 use crate::device::cpu::simd::simd;
 use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
+use crate::kernels::rows::rows_a_task;
 use crate::tensor::DType;
 
 /// Sums begin anew after this many elements, on top of what was before: rounding errors then grow with the number of
 /// these groups instead of the number of elements.
 const GROUP: usize = 1024;
-/// Elements of a line that are scanned side by side.
-const BLOCK: usize = 16;
+/// Elements of a line that are converted, scanned and stored at a time.
+const AT_A_TIME: usize = 256;
 
 /// Products are computed in f64: in f32, that of a block of them could overflow although all results are in range.
 pub(super) fn forward(scan: &Scan, args: &HostArgs<'_>) -> Result<()> {
@@ -33,105 +35,57 @@ pub(super) fn forward(scan: &Scan, args: &HostArgs<'_>) -> Result<()> {
     }
 }
 
-fn of<T: Stored, U: Stored, N: Number, const SUM: bool>(scan: &Scan, args: &HostArgs<'_>) -> Result<()> {
+fn of<T: Stored, U: Stored, N: Scanned, const SUM: bool>(scan: &Scan, args: &HostArgs<'_>) -> Result<()> {
     let Extent { n, inner, .. } = scan.extent;
     let (x, y, accumulate) = (args.read::<T>(0)?, args.write::<U>(0)?, args.accumulate(0));
+    if inner == 1 {
+        let task = rows_a_task(n) * n;
+        parallel::pieces(y, task, |i, y| {
+            let mut numbers = [nothing::<N, SUM>(); AT_A_TIME];
+            for (x, y) in x[i * task..].chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+                line::<T, U, N, SUM>(x, y, scan.reverse, accumulate, &mut numbers);
+            }
+        });
+        return Ok(());
+    }
     parallel::pieces(y, n * inner, |slab, y| {
         let x = &x[slab * n * inner..][..n * inner];
         simd(
             #[inline(always)]
-            || match (inner, scan.reverse) {
-                (1, false) => line::<T, U, N, SUM, false>(x, y, accumulate),
-                (1, true) => line::<T, U, N, SUM, true>(x, y, accumulate),
-                _ => columns::<T, U, N, SUM>(scan, x, y, accumulate),
-            },
+            || columns::<T, U, N, SUM>(scan, x, y, accumulate),
         );
     });
     Ok(())
 }
 
-#[inline(always)]
-fn both<N: Number, const SUM: bool>(a: N, b: N) -> N {
-    if SUM { a.plus(b) } else { a.times(b) }
-}
-
-#[inline(always)]
-fn put<U: Stored, N: Number>(to: &mut U, v: N, accumulate: bool) {
-    *to = U::from_number(if accumulate { to.to::<N>().plus(v) } else { v });
-}
-
-/// Each element with those before it, in steps for which there are SIMD instructions.
-#[inline(always)]
-fn scanned<N: Number, const SUM: bool>(mut v: [N; BLOCK]) -> [N; BLOCK] {
-    // One loop for each distance, so that each is unrolled.
-    macro_rules! step {
-        ($distance:literal) => {
-            let from = v;
-            for l in $distance..BLOCK {
-                v[l] = both::<N, SUM>(from[l - $distance], from[l]);
-            }
-        };
-    }
-    step!(1);
-    step!(2);
-    step!(4);
-    step!(8);
-    v
-}
-
-/// What was before a block of a line: before its group, and in its group.
-struct Before<N> {
-    groups: N,
-    own: N,
-}
-
-impl<N: Number> Before<N> {
-    /// A block of at most [`BLOCK`] elements: scanned by itself, and put on top of what was before.
-    #[inline(always)]
-    fn block<T: Stored, U: Stored, const SUM: bool, const REVERSE: bool>(
-        &mut self,
-        x: &[T],
-        y: &mut [U],
-        accumulate: bool,
-    ) {
-        let len = x.len();
-        let place = |l: usize| if REVERSE { len - 1 - l } else { l };
-        let mut v = [if SUM { N::ZERO } else { N::ONE }; BLOCK];
-        for l in 0..len {
-            v[l] = x[place(l)].to();
-        }
-        v = scanned::<N, SUM>(v);
-        for l in 0..len {
-            let all = both::<N, SUM>(self.groups, both::<N, SUM>(self.own, v[l]));
-            put(&mut y[place(l)], all, accumulate);
-        }
-        self.own = both::<N, SUM>(self.own, v[BLOCK - 1]);
-    }
-}
-
-/// A line, block by block.
-#[inline(always)]
-fn line<T: Stored, U: Stored, N: Number, const SUM: bool, const REVERSE: bool>(
+/// A line, some elements at a time, which are copied to `numbers`.
+fn line<T: Stored, U: Stored, N: Scanned, const SUM: bool>(
     x: &[T],
     y: &mut [U],
+    reverse: bool,
     accumulate: bool,
+    numbers: &mut [N; AT_A_TIME],
 ) {
-    let (n, first) = (x.len(), if SUM { N::ZERO } else { N::ONE });
+    let first = nothing::<N, SUM>();
     let mut before = Before { groups: first, own: first };
-    let whole = n / BLOCK * BLOCK;
-    for t in (0..whole).step_by(BLOCK) {
+    for t in (0..x.len()).step_by(AT_A_TIME) {
         if SUM && t.is_multiple_of(GROUP) {
             before = Before { groups: before.groups.plus(before.own), own: first };
         }
-        let at = if REVERSE { n - t - BLOCK } else { t };
-        before.block::<T, U, SUM, REVERSE>(&x[at..][..BLOCK], &mut y[at..][..BLOCK], accumulate);
-    }
-    if whole < n {
-        if SUM && whole.is_multiple_of(GROUP) {
-            before = Before { groups: before.groups.plus(before.own), own: first };
+        let len = AT_A_TIME.min(x.len() - t);
+        let at = if reverse { x.len() - t - len } else { t };
+        let some = &mut numbers[..len];
+        convert(&x[at..][..len], some);
+        if reverse {
+            some.reverse();
         }
-        let rest = if REVERSE { 0..n - whole } else { whole..n };
-        before.block::<T, U, SUM, REVERSE>(&x[rest.clone()], &mut y[rest], accumulate);
+        // Elements behind the last one change none before them.
+        N::scan::<SUM>(&mut numbers[..len.next_multiple_of(BLOCK)], &mut before);
+        let some = &mut numbers[..len];
+        if reverse {
+            some.reverse();
+        }
+        store(some, &mut y[at..][..len], accumulate);
     }
 }
 
@@ -144,7 +98,7 @@ fn columns<T: Stored, U: Stored, N: Number, const SUM: bool>(
     accumulate: bool,
 ) {
     let Extent { n, inner, .. } = scan.extent;
-    let first = if SUM { N::ZERO } else { N::ONE };
+    let first = nothing::<N, SUM>();
     let (mut before, mut group) = (Scratch::filled(inner, first), Scratch::filled(inner, first));
     for t in 0..n {
         let row = inner * if scan.reverse { n - 1 - t } else { t };
@@ -156,7 +110,8 @@ fn columns<T: Stored, U: Stored, N: Number, const SUM: bool>(
         }
         for (((group, before), x), y) in group.iter_mut().zip(&*before).zip(x).zip(y) {
             *group = both::<N, SUM>(*group, x.to());
-            put(y, both::<N, SUM>(*before, *group), accumulate);
+            let all = both::<N, SUM>(*before, *group);
+            *y = U::from_number(if accumulate { y.to::<N>().plus(all) } else { all });
         }
     }
 }

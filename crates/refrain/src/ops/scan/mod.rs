@@ -1,5 +1,6 @@
 //! Running sums and products along an axis.
 
+mod blocks;
 mod cuda;
 mod host;
 #[cfg(test)]

@@ -161,3 +161,35 @@ fn nothing_and_one_element_are_taken_and_a_wrong_axis_is_named() {
         assert!(text.starts_with("cumsum") && text.contains("axis 3"), "{text}");
     }
 }
+
+/// In every register size: steps of doubled distances in blocks of 16, on top of what was before.
+#[test]
+fn on_the_cpu_lines_have_one_order() {
+    fn scanned(x: &[f32], sum: bool) -> Vec<f32> {
+        let both = |a: f64, b: f64| if sum { f64::from(a as f32 + b as f32) } else { a * b };
+        let none = if sum { 0.0 } else { 1.0 };
+        let (mut groups, mut own, mut y) = (none, none, Vec::new());
+        for (i, block) in x.chunks(16).enumerate() {
+            if sum && i % 64 == 0 {
+                (groups, own) = (both(groups, own), none);
+            }
+            let mut v = vec![none; 16];
+            v.iter_mut().zip(block).for_each(|(v, &x)| *v = x.into());
+            for distance in [1, 2, 4, 8] {
+                let from = v.clone();
+                (distance..16).for_each(|l| v[l] = both(from[l - distance], from[l]));
+            }
+            y.extend(v.iter().take(block.len()).map(|&v| both(groups, both(own, v)) as f32));
+            own = both(own, v[15]);
+        }
+        y
+    }
+    for n in [1, 15, 16, 17, 255, 256, 257, 1023, 1024, 1025, 2600] {
+        let x: Vec<f32> = numbers(2 * n).iter().map(|&v| 1.0 + v as f32 * 0.01).collect();
+        let t = Tensor::from_slice(&x, [2, n], &crate::Device::cpu()).unwrap();
+        for (sum, y) in [(true, t.cumsum(1).unwrap()), (false, t.cumprod(1).unwrap())] {
+            let expected: Vec<f32> = x.chunks(n).flat_map(|row| scanned(row, sum)).collect();
+            assert_eq!(y.to_vec::<f32>().unwrap(), expected, "{n} elements, sum {sum}");
+        }
+    }
+}
