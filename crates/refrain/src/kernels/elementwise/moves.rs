@@ -70,19 +70,11 @@ fn moved<U: Pod + Send + Sync>(args: &HostArgs<'_>) -> Result<()> {
 /// Copies the operand, whose elements have 16 bits, and changes their bits to `(bits & and) ^ xor`. False, and nothing is done, if
 /// there are gaps in the result, or it is a sum.
 pub(crate) fn bits(args: &HostArgs<'_>, and: u16, xor: u16) -> Result<bool> {
-    /// Elements that are copied at a time, and changed while they are in the cache.
-    const BLOCK: usize = 1 << 12;
     let result = LoopPlan::new(&[args.write_layout(0)]);
     if args.accumulate(0) || !result.is_dense(0) || result.numel() == 0 {
         return Ok(false);
     }
     let y = args.write::<u16>(0)?;
-    let change = |y: &mut [u16]| {
-        simd(
-            #[inline(always)]
-            || y.iter_mut().for_each(|y| *y = (*y & and) ^ xor),
-        );
-    };
     let plan = LoopPlan::new(&[args.write_layout(0), args.read_layout(0)]);
     let [_, step] = plan.inner_strides();
     let x = match args.in_place(0) {
@@ -91,26 +83,29 @@ pub(crate) fn bits(args: &HostArgs<'_>, and: u16, xor: u16) -> Result<bool> {
     };
     match x {
         Some(x) if step == 1 => pieces(&plan, y, |elements, _, y| {
-            for (first, y) in elements.step_by(BLOCK).zip(y.chunks_mut(BLOCK)) {
-                if plan.is_dense(1) {
-                    y.copy_from_slice(&x[first..][..y.len()]);
-                } else {
-                    read_tile(
-                        &plan,
-                        (1, first),
-                        y,
-                        #[inline(always)]
-                        |r, y| copy_rectangle(x, r, y),
-                    );
-                }
-                change(y);
-            }
+            read_tile(
+                &plan,
+                (1, elements.start),
+                y,
+                #[inline(always)]
+                |r, y| {
+                    for (row, y) in y.chunks_exact_mut(r.len).enumerate() {
+                        let x = &x[r.offset + row * r.row_stride..][..r.len];
+                        y.iter_mut().zip(x).for_each(|(y, x)| *y = (x & and) ^ xor);
+                    }
+                },
+            );
         }),
         _ => {
             if let Some(x) = x {
                 copy(&plan, x, y);
             }
-            pieces(&result, y, |_, _, y| change(y));
+            pieces(&result, y, |_, _, y| {
+                simd(
+                    #[inline(always)]
+                    || y.iter_mut().for_each(|y| *y = (*y & and) ^ xor),
+                );
+            });
         }
     }
     Ok(true)

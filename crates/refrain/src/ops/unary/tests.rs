@@ -67,3 +67,21 @@ fn integers_take_what_maps_integers_to_integers() {
         assert!(matches!(e, Error::Unsupported { op: "exp", dtype: DType::I32, .. }), "{e}");
     }
 }
+
+#[test]
+fn signs_of_halves_change_in_every_layout() {
+    let device = crate::Device::cpu();
+    let wide: Vec<f32> = (0..300 * 75).map(|i| (i * 37 % 101) as f32 * 0.25 - 12.0).collect();
+    let wide = Tensor::from_slice(&wide, [300, 75], &device).unwrap();
+    for dtype in [DType::F16, DType::BF16] {
+        let x = wide.to_dtype(dtype).unwrap();
+        for x in
+            [x.clone(), x.narrow(1, 3, 67).unwrap(), x.transpose(0, 1).unwrap(), x.narrow(1, 5, 1).unwrap()]
+        {
+            let of = |t: Tensor| t.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+            let numbers = of(x.clone());
+            assert_eq!(of(x.neg().unwrap()), numbers.iter().map(|v| -v).collect::<Vec<_>>());
+            assert_eq!(of(x.abs().unwrap()), numbers.iter().map(|v| v.abs()).collect::<Vec<_>>());
+        }
+    }
+}
