@@ -146,6 +146,11 @@ impl Extent {
         }
     }
 
+    /// How many rows of a column are reduced at a time, by reducers that take long to merge parts.
+    pub(crate) fn most_rows_at_a_time(self) -> usize {
+        if self.inner == 1 { TASK } else { MOST_ROWS }
+    }
+
     /// How many rows of a column are reduced at a time, by most reducers.
     fn rows_at_a_time(self) -> usize {
         match self.inner {

@@ -123,6 +123,10 @@ impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
         }
     }
 
+    fn rows_at_a_time(&self, extent: Extent) -> usize {
+        extent.most_rows_at_a_time()
+    }
+
     fn merge(&self, a: Exponentials<R>, b: Exponentials<R>) -> Exponentials<R> {
         let largest = if a[0] > b[0] { a[0] } else { b[0] };
         let part = |[own, sum]: Exponentials<R>| match own == R::NEG_INFINITY {
