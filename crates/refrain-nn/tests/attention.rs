@@ -211,7 +211,7 @@ fn only_the_distance_of_tokens_counts_with_rotary_positions() {
 #[test]
 fn attention_with_rotary_positions_trains_recorded_as_eagerly_in_mixed_precision_too() {
     for (device, precision) in
-        refrain_test::devices().into_iter().flat_map(|d| [(d.clone(), Precision::F32), (d, Precision::Bf16)])
+        refrain_test::devices().flat_map(|d| [(d.clone(), Precision::F32), (d, Precision::Bf16)])
     {
         let losses = |recorded: bool| {
             let builder = ParameterBuilder::new(&device, DType::F32);
