@@ -245,6 +245,7 @@ impl ParameterBuilder {
             let (tensor, gradient) = (cut(&values)?, cut(&gradients)?);
             no_grad(|| declaration.init.fill(&tensor, generator))?;
             tensor.set_requires_grad(true)?;
+            tensor.set_leaf_name(declaration.slot.name())?;
             tensor.set_grad(&gradient)?;
             entries.push(Entry { name: declaration.slot.name().to_string(), tensor, gradient, segment });
         }
@@ -436,6 +437,7 @@ impl Parameters {
                 entry.gradient.fill(0.0)?;
                 entry.tensor.set_requires_grad(segment.trainable)?;
                 if segment.trainable {
+                    entry.tensor.set_leaf_name(&entry.name)?;
                     entry.tensor.set_grad(&entry.gradient)?;
                 }
             }

@@ -4,9 +4,10 @@ mod common;
 
 use common::device;
 use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
-use refrain::{DType, Generator, Tensor};
+use refrain::{DType, Generator, Step, Tensor};
 use refrain_nn::{
     AdamW, BatchNorm, Error, Group, Init, LayerNorm, Linear, Optimizer, ParameterBuilder, Parameters, Sgd,
+    named,
 };
 
 fn build(builder: &ParameterBuilder) -> Parameters {
@@ -121,6 +122,57 @@ fn groups_steer_decay_rate_and_training() {
     let bad = parameters.set_group(|_, _| true, |group| group.rate_factor = f64::INFINITY).unwrap_err();
     assert!(bad.to_string().contains("rate_factor inf"));
     assert_eq!(parameters.group("slow").unwrap(), both);
+}
+
+/// Two layers, trained on one batch: eagerly or by a recorded step, with the stem frozen in the first four steps. A living
+/// step refuses the change at once; a new one continues.
+fn thaw(is_recorded: bool) -> Vec<f32> {
+    let device = device();
+    let builder = ParameterBuilder::new(&device, DType::F32);
+    let stem = Linear::new(&builder.scope("stem"), 3, 4).unwrap();
+    let head = Linear::new(&builder.scope("head"), 4, 2).unwrap();
+    let random = Generator::new(&device, 1).unwrap();
+    let mut parameters = builder.build(&random).unwrap();
+    let schedule = Schedule::Constant { lr: 0.1 };
+    let optimizer =
+        AdamW::new(&parameters, AdamWOptions::default(), schedule).unwrap().clip_grad_norm(0.5).unwrap();
+    let x = random.normal([5, 3], DType::F32).unwrap();
+    let closure = |x: &[Tensor]| {
+        let loss = head.forward(&stem.forward(&x[0])?.tanh()?)?.square()?.sum(())?;
+        loss.backward()?;
+        optimizer.step()?;
+        Ok(vec![loss.detach()])
+    };
+    let mut step = is_recorded.then(|| Step::new(&device, closure));
+    for i in 0..8 {
+        if i == 0 || i == 4 {
+            let trains = i == 4;
+            assert_eq!(parameters.set_group(named("stem.*"), |group| group.trainable = trains).unwrap(), 2);
+        }
+        let Some(step) = &mut step else {
+            closure(std::slice::from_ref(&x)).unwrap();
+            continue;
+        };
+        if i == 4 {
+            let before = values(parameters.values());
+            let error = step.call(std::slice::from_ref(&x)).unwrap_err().to_string();
+            assert!(
+                error.contains("stem.weight (f32 [4, 3]) requires a gradient now (and 1 more"),
+                "{error}"
+            );
+            assert!(error.contains("make a new Step"), "{error}");
+            assert_eq!(values(parameters.values()), before);
+            *step = Step::new(&device, closure);
+        }
+        step.call(std::slice::from_ref(&x)).unwrap();
+    }
+    step.map_or(Ok(()), Step::finish).unwrap();
+    values(parameters.values())
+}
+
+#[test]
+fn a_part_that_trains_again_is_found_by_the_living_step_and_a_new_one_continues() {
+    assert_eq!(thaw(true), thaw(false));
 }
 
 #[test]

@@ -351,3 +351,140 @@ fn a_tape_that_starts_outside_is_refused_where_eager_code_fails() {
         assert_eq!(values(&grad), [12.0]);
     }
 }
+
+/// A recorded step that trains `[w, other]` by plain gradient descent, after two calls. The next check on its own would be
+/// at call 10.
+fn trained<'a>(device: &Device, w: &'a Tensor, other: &'a Tensor) -> Step<'a> {
+    let mut step = Step::new(device, move |x| {
+        let loss = w.mul(&x[0])?.add(other)?.square()?.sum(())?;
+        loss.backward()?;
+        Ok(vec![loss])
+    });
+    for _ in 0..2 {
+        step.call(&[vector(&[1.0, 2.0], device)]).unwrap();
+    }
+    step
+}
+
+#[test]
+fn what_requires_a_gradient_may_not_change_between_two_calls() {
+    for device in devices() {
+        let x = [vector(&[1.0, 2.0], &device)];
+        let buffer = || vector(&[0.0, 0.0], &device);
+        type Change<'a> = &'a dyn Fn(&Tensor) -> Result<()>;
+        let free: Change<'_> = &|w| {
+            w.set_requires_grad(true)?;
+            w.set_leaf_name("stem.weight")?;
+            w.set_grad(&buffer())
+        };
+        let cases: [(bool, Change<'_>, &str); 3] = [
+            (false, free, "stem.weight (f32 [2]) requires a gradient now"),
+            (true, &|w| w.set_requires_grad(false), "body.weight (f32 [2]) no longer requires a gradient"),
+            (true, &|w| w.set_grad(&buffer()), "body.weight (f32 [2]) has its gradient in other memory now"),
+        ];
+        for (trained_at_first, change, what) in cases {
+            let (other, _) = parameter(&[1.0, 1.0], &device);
+            let w = vector(&[3.0, -1.0], &device);
+            if trained_at_first {
+                free(&w).unwrap();
+                w.set_leaf_name("body.weight").unwrap();
+            }
+            let before = w.grad();
+            let mut step = trained(&device, &w, &other);
+            let gradient = values(&other.grad().unwrap());
+            change(&w).unwrap();
+            for _ in 0..2 {
+                let error = failure(&mut step, &x);
+                let text = error.to_string();
+                assert!(matches!(error, Error::RecordingChanged { .. }), "{text}");
+                assert!(text.contains(what) && text.contains("make a new Step"), "{text}");
+                assert!(!text.contains("intermediate"), "{text}");
+            }
+            assert_eq!(values(&other.grad().unwrap()), gradient, "a call that failed has run");
+
+            // As it was, the step goes on.
+            w.set_requires_grad(trained_at_first).unwrap();
+            if let Some(before) = before {
+                w.set_grad(&before).unwrap();
+            }
+            step.call(&x).unwrap();
+            step.finish().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_weight_that_is_the_result_of_an_operation_now_is_found_before_the_next_call() {
+    for device in devices() {
+        let (other, gradient) = parameter(&[1.0, 1.0], &device);
+        let w = vector(&[3.0, -1.0], &device);
+        let mut step = trained(&device, &w, &other);
+        let before = values(&gradient);
+        w.copy_from(&leaf(&[1.0, 1.0], &device)).unwrap();
+        let error = failure(&mut step, &[vector(&[1.0, 2.0], &device)]);
+        assert!(matches!(error, Error::NotRecordable { op: "copy_from", .. }), "{error}");
+        assert_eq!(values(&gradient), before);
+    }
+}
+
+#[test]
+fn changes_that_a_backward_pass_does_not_see_cost_no_recording() {
+    for device in devices() {
+        let ((w, gradient), (other, _)) = (parameter(&[3.0, 1.0], &device), parameter(&[1.0, 1.0], &device));
+        let unused = vector(&[1.0], &device);
+        let x = [vector(&[1.0, 2.0], &device)];
+        let mut step = trained(&device, &w, &other);
+        let recordings = step.recordings();
+        for _ in 0..3 {
+            unused.set_requires_grad(true).unwrap();
+            unused.set_requires_grad(false).unwrap();
+            w.set_requires_grad(false).unwrap();
+            w.set_requires_grad(true).unwrap();
+            w.set_grad(&gradient).unwrap();
+            step.call(&x).unwrap();
+        }
+        assert_eq!(step.recordings(), recordings);
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn a_change_of_a_tensor_that_only_no_grad_reads_is_none() {
+    for device in devices() {
+        let (scale, (w, _)) = (vector(&[2.0, 2.0], &device), parameter(&[3.0, 1.0], &device));
+        let x = [vector(&[1.0, 2.0], &device)];
+        let mut step = Step::new(&device, |x| {
+            let weight = no_grad(|| scale.mul(&x[0]))?;
+            w.mul(&weight)?.sum(())?.backward()?;
+            Ok(vec![weight])
+        });
+        step.call(&x).unwrap();
+        step.call(&x).unwrap();
+        let recordings = step.recordings();
+        scale.set_requires_grad(true).unwrap();
+        step.call(&x).unwrap();
+        assert_eq!(step.recordings(), recordings);
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn a_closure_may_itself_turn_gradients_off_and_on() {
+    for device in devices() {
+        let ((w, gradient), (other, _)) = (parameter(&[3.0, 1.0], &device), parameter(&[1.0, 1.0], &device));
+        let x = [vector(&[1.0, 2.0], &device)];
+        let mut step = Step::new(&device, |x| {
+            w.set_requires_grad(false)?;
+            let loss = w.mul(&x[0])?.add(&other)?.square()?.sum(())?;
+            loss.backward()?;
+            w.set_requires_grad(true)?;
+            w.set_grad(&gradient)?;
+            Ok(vec![loss])
+        });
+        for _ in 0..8 {
+            step.call(&x).unwrap();
+        }
+        assert_eq!(step.recordings(), 3, "two at the first call, one before the second");
+        step.finish().unwrap();
+    }
+}

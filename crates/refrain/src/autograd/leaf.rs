@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::watched::history_changed;
 use crate::error::{Error, Result};
 use crate::tensor::{History, Tensor, check_devices};
 
@@ -23,8 +24,9 @@ impl Tensor {
             }
             (History::Constant, true) => *history = History::Leaf(Arc::default()),
             (History::Leaf(_), false) => *history = History::Constant,
-            _ => {}
+            _ => return Ok(()),
         }
+        history_changed();
         Ok(())
     }
 
@@ -69,15 +71,38 @@ impl Tensor {
         }
         match &*self.history() {
             History::Leaf(leaf) => *leaf.grad() = Some(buffer.detach()),
-            _ => {
-                return Err(Error::Autograd {
-                    op: OP,
-                    message: "this tensor is not a leaf that requires a gradient; call set_requires_grad(true) first".to_string(),
-                });
-            }
+            _ => return Err(no_leaf(OP)),
+        }
+        history_changed();
+        Ok(())
+    }
+
+    /// Names a leaf in messages. The parameters of layers have their full names.
+    ///
+    /// ```
+    /// # use refrain::{DType, Device, Tensor};
+    /// let weight = Tensor::zeros([2, 3], DType::F32, &Device::cpu())?;
+    /// weight.set_requires_grad(true)?;
+    /// weight.set_leaf_name("head.weight")?;
+    /// let error = weight.fill(1.0).unwrap_err(); // outside of `no_grad`
+    /// assert!(error.to_string().contains("head.weight"));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the tensor is not a leaf that requires a gradient.
+    pub fn set_leaf_name(&self, name: &str) -> Result<()> {
+        match &*self.history() {
+            History::Leaf(leaf) => leaf.set_name(name),
+            _ => return Err(no_leaf("set_leaf_name")),
         }
         Ok(())
     }
+}
+
+fn no_leaf(op: &'static str) -> Error {
+    let message = "this tensor is not a leaf that requires a gradient; call set_requires_grad(true) first";
+    Error::Autograd { op, message: message.to_string() }
 }
 
 #[cfg(test)]

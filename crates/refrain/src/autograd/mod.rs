@@ -8,6 +8,7 @@ mod leaf;
 mod lineage;
 mod outside;
 mod tape;
+mod watched;
 
 pub(crate) use grad_mode::with_grad_mode;
 pub use grad_mode::{is_grad_enabled, no_grad};
@@ -17,3 +18,4 @@ pub(crate) use backward::pass_from;
 pub(crate) use lineage::{check_current, check_operands};
 pub(crate) use outside::{Outside, RecordedTape, check_input};
 pub(crate) use tape::{TapeEntry, check_destination, check_in_place, check_untaped, wrote_into};
+pub(crate) use watched::{HistoriesDiffer, WatchedHistories};

@@ -6,7 +6,7 @@
 //! an error.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::lineage::check_current;
@@ -33,6 +33,9 @@ pub(crate) struct RecordedTape {
     writes: Vec<Write>,
     /// For each tensor (by its handle), its index in `writes`.
     known: HashMap<usize, usize>,
+    /// The tensors from outside that operations use while gradients are enabled, and their handles.
+    used: Vec<Tensor>,
+    used_handles: HashSet<usize>,
     /// Nodes from outside that backward passes went through, by number.
     passed: BTreeMap<u64, Recycled<Node>>,
     /// The first backward pass that can't be recorded. It counts even if the closure ignores the error.
@@ -81,6 +84,9 @@ impl Before {
 pub(crate) struct Outside {
     writes: Vec<Replayed>,
     passed: Vec<Recycled<Node>>,
+    /// What operations use while gradients are enabled. A replay does what a backward pass did at them when the step was
+    /// recorded.
+    pub(crate) used: Vec<Tensor>,
 }
 
 /// What each replay writes into a tensor from outside.
@@ -100,6 +106,19 @@ struct Replayed {
 fn with<R>(f: impl FnOnce(&mut RecordedTape) -> R) -> Option<R> {
     recording::current()?;
     RECORDED.with_borrow_mut(|tape| tape.as_mut().map(f))
+}
+
+/// Called before an operation that may belong on the tape runs on these inputs.
+pub(super) fn uses(inputs: &[&Tensor]) {
+    let Some(step) = recording::current() else { return };
+    with(|tape| {
+        for input in inputs {
+            let is_outside = input.before_recording(step).is_some_and(|before| before.is_same(input));
+            if is_outside && tape.used_handles.insert(input.handle()) {
+                tape.used.push((*input).clone());
+            }
+        }
+    });
 }
 
 /// Called before an operation outside the tape writes into `dst`.
@@ -187,6 +206,8 @@ impl RecordedTape {
             nodes: Arc::default(),
             writes: Vec::new(),
             known: HashMap::new(),
+            used: Vec::new(),
+            used_handles: HashSet::new(),
             passed: BTreeMap::new(),
             refused: None,
         }));
@@ -248,7 +269,7 @@ impl RecordedTape {
         let writes = writes.collect();
         let passed = std::mem::take(&mut self.passed).into_values().collect();
         self.restore();
-        Ok(Outside { writes, passed })
+        Ok(Outside { writes, passed, used: std::mem::take(&mut self.used) })
     }
 
     /// After `close`: checks that no other tensor in memory from outside has a history that was made in the

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use super::grad_mode::is_grad_enabled;
 use super::lineage::{check_current, check_operands, supersede};
 use super::outside::{self, Before};
+use super::watched::history_changed;
 use crate::error::{Error, Result};
 use crate::recycled::Recycled;
 use crate::sync::Mutex;
@@ -24,7 +25,11 @@ fn edge_of(tensor: &Tensor) -> Option<Edge> {
 
 /// Whether an operation on these inputs belongs on the tape.
 fn is_recorded(inputs: &[&Tensor]) -> bool {
-    is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
+    if !is_grad_enabled() {
+        return false;
+    }
+    outside::uses(inputs);
+    inputs.iter().any(|t| t.requires_grad())
 }
 
 /// An operation that will be put on the tape, with its operands before it runs. If it overwrites one of them, or a
@@ -111,6 +116,7 @@ fn wrote_with(op: &'static str, recording: Option<(TapeEntry, Function)>, dst: &
     let before = Before::take(dst);
     if let Some((recording, function)) = recording {
         recording.finish_with(function, outputs);
+        history_changed();
     }
     let changed = dst.requires_grad() || before.has_history();
     if changed {
@@ -125,9 +131,16 @@ pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
         return Ok(());
     }
     if dst.requires_grad() {
+        let name = match &*dst.history() {
+            History::Leaf(leaf) => leaf.name(),
+            _ => None,
+        };
+        let name = name.map_or(String::new(), |name| format!(" ({name})"));
         return Err(Error::Autograd {
             op,
-            message: "the destination requires a gradient and would be overwritten; run this inside no_grad, or write into another tensor".to_string(),
+            message: format!(
+                "the destination{name} requires a gradient and would be overwritten; run this inside no_grad, or write into another tensor"
+            ),
         });
     }
     check_current(op, dst, || "the destination".to_string())?;

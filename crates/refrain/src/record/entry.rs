@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::replay::Ready;
-use crate::autograd::{is_grad_enabled, with_grad_mode};
+use crate::autograd::{WatchedHistories, is_grad_enabled, with_grad_mode};
 use crate::error::{Error, Result};
 use crate::ops::random::Generator;
 use crate::precision::{precision, with_precision};
@@ -22,6 +22,8 @@ pub(super) struct ProgramEntry {
     pub(super) generators: Vec<Generator>,
     pub(super) run: RunMode,
     pub(super) outputs: Vec<Tensor>,
+    /// What backward passes did at tensors from outside.
+    pub(super) histories: WatchedHistories,
     pub(super) last_used: u64,
     /// How often it ran, and before which call the closure is recorded again.
     pub(super) calls: u64,

@@ -1,5 +1,7 @@
 //! The result of a call of a step.
 
+use std::fmt;
+
 use crate::autograd::no_grad;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -35,6 +37,14 @@ const OP: &str = "outputs";
 /// ```
 pub struct Outputs<'a> {
     tensors: &'a [Tensor],
+}
+
+/// Their dtypes and shapes.
+impl fmt::Debug for Outputs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.tensors.iter().map(|t| format!("{} {}", t.dtype(), t.shape()));
+        write!(f, "Outputs({})", all.collect::<Vec<_>>().join(", "))
+    }
 }
 
 impl<'a> Outputs<'a> {

@@ -15,7 +15,7 @@ use super::program::Program;
 use super::recorded::Recorded;
 use super::recorder::{self, BoxError};
 use super::replay::Ready;
-use crate::autograd::{check_input, no_grad};
+use crate::autograd::{HistoriesDiffer, WatchedHistories, check_input, no_grad};
 use crate::device::Device;
 use crate::device::recording::{self, not_recordable};
 use crate::error::{Error, Result};
@@ -101,6 +101,9 @@ const CHECKING: u32 = 100;
 /// - in [`Step::check`], which you should call before you write a checkpoint, and in [`Step::finish`].
 ///
 /// A step that is dropped with calls after its last check says so on standard error, once per process.
+///
+/// Before each call, if a tensor from outside was given or taken its gradient since then ([`Tensor::set_requires_grad`],
+/// [`Tensor::set_grad`]), too: make a new step after such a change.
 ///
 /// A difference is [`Error::RecordingChanged`]; then every call fails until a check finds no difference. Calls
 /// between the last successful check and this one have used the old value. **A change between two checks that is
@@ -402,6 +405,7 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
         self.checking += begin.elapsed() - cost;
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
+        let histories = WatchedHistories::new(&recorded.outside.used);
         let program = Program::new(recorded, self.device.fuses().filter(|_| fuse::is_wanted()))?;
         program.check_ranks()?;
         let (run, outputs) = match Ready::new(program, &self.device) {
@@ -430,6 +434,7 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
             generators,
             run,
             outputs,
+            histories,
             last_used: 0,
             calls: 0,
             unchecked: 0,
@@ -460,11 +465,11 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
     /// Checks the current program if a check is due before its next call.
     fn check_where_due(&mut self) -> Result<()> {
         let run = self.started.map_or(Duration::ZERO, |t| t.elapsed());
-        let entry = &self.entries[self.current];
+        let entry = &mut self.entries[self.current];
         let call = entry.calls + 1;
         let affordable = entry.check_at <= CHECKED[1] || is_due(self.checking, entry.cost, run);
         let due = call >= entry.check_at && affordable;
-        if due || self.options.strict {
+        if due || self.options.strict || entry.histories.difference().is_some() {
             self.check_entry(self.current)?;
         }
         if due {
@@ -476,21 +481,44 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
 
     fn check_entry(&mut self, at: usize) -> Result<()> {
         let begin = Instant::now();
-        let ProgramEntry { inputs, settings, run, .. } = &self.entries[at];
+        let ProgramEntry { inputs, settings, run, histories, .. } = &mut self.entries[at];
         let first = match run {
             RunMode::Replay(ready) => ready.program().recorded.clone(),
             // The closure itself runs.
             RunMode::Eager(_) => return Ok(()),
         };
-        let (inputs, settings) = (inputs.clone(), *settings);
+        let (inputs, settings, histories_differ) = (inputs.clone(), *settings, histories.difference());
         let checked = self.record_again(&inputs, settings, &first);
         self.checking += begin.elapsed();
-        self.entries[at].unchecked = 0;
-        if checked.is_err() {
-            // Every call fails until a check finds no difference.
-            self.entries[at].check_at = 0;
+        let entry = &mut self.entries[at];
+        entry.unchecked = 0;
+        match (checked, histories_differ) {
+            (Ok(()), _) => {
+                entry.histories.accept();
+                Ok(())
+            }
+            (Err(error), differ) => {
+                // Every call fails until a check finds no difference.
+                entry.check_at = 0;
+                Err(match differ {
+                    Some(differ) => because_of(differ, error),
+                    None => error,
+                })
+            }
         }
-        checked
+    }
+}
+
+/// The error of a recording that differs because backward passes do.
+fn because_of(differ: HistoriesDiffer, error: Error) -> Error {
+    match error {
+        Error::RecordingChanged { launch, op, .. } => {
+            let message = format!(
+                "{differ}, and a replay does what the backward pass did when the step was recorded; change what requires a gradient (a group's `trainable`) before the first call, or make a new Step after the change"
+            );
+            Error::RecordingChanged { launch, op, message }
+        }
+        other => other,
     }
 }
 

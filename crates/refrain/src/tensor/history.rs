@@ -24,6 +24,8 @@ pub(crate) enum History {
 #[derive(Default)]
 pub(crate) struct Leaf {
     grad: Mutex<Option<Tensor>>,
+    /// What messages call it.
+    name: Mutex<Option<Arc<str>>>,
 }
 
 impl Leaf {
@@ -34,6 +36,14 @@ impl Leaf {
             *grad = None;
         }
         grad
+    }
+
+    pub(crate) fn name(&self) -> Option<Arc<str>> {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_name(&self, name: &str) {
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = Some(name.into());
     }
 }
 
