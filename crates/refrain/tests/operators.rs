@@ -59,7 +59,8 @@ fn gradients_pass_through_operators_and_indices() {
 }
 
 #[test]
-fn an_index_takes_places_and_ranges_of_each_axis() {
+#[allow(clippy::reversed_empty_ranges)] // They are not empty if an end counts from the end.
+fn an_index_takes_numbers_and_ranges_of_each_axis() {
     for device in devices() {
         let x = counting(24, &device).reshape([2, 3, 4]).unwrap();
         let is = |part: Result<Tensor>, dims: &[usize], expected: &[f64]| {
@@ -73,6 +74,17 @@ fn an_index_takes_places_and_ranges_of_each_axis() {
         is(x.i((1.., 1, 3..)), &[1, 1], &[19.0]);
         is(x.i((.., ..=1, 0)), &[2, 2], &[0.0, 4.0, 12.0, 16.0]);
         is(x.i((0, 1..=1, 2)), &[1], &[6.0]);
+        // Negative numbers count from the end.
+        is(x.i((-1, -3, -4)), &[], &[12.0]);
+        is(x.i((0, .., -1)), &[3], &[3.0, 7.0, 11.0]);
+        is(x.i((0, 0, 1..-1)), &[2], &[1.0, 2.0]);
+        is(x.i((0, 0, -2..)), &[2], &[2.0, 3.0]);
+        is(x.i((0, 0, ..-3)), &[1], &[0.0]);
+        is(x.i((0, 0, -3..=-2)), &[2], &[1.0, 2.0]);
+        is(x.i((0, 0, ..=-1)), &[4], &[0.0, 1.0, 2.0, 3.0]);
+        let (last, size) = (-1isize, 4usize);
+        is(x.i((last, size - 2, 0..size - 3)), &[1], &[20.0]);
+        is(x.i((1, last - 1..last, 0)), &[1], &[16.0]);
         is(
             x.i((0,)),
             &[3, 4],
@@ -86,10 +98,14 @@ fn an_index_takes_places_and_ranges_of_each_axis() {
             assert!(matches!(error, Error::InvalidArgument { op: "i", .. }));
             assert!(error.to_string().contains(expected), "{error}");
         };
-        says(x.i((0, 3)), "place 3 is out of range for axis 1 of size 3");
+        says(x.i((0, 3)), "index 3 is out of range for axis 1 of size 3");
+        says(x.i((0, -4)), "index -4 is out of range for axis 1 of size 3");
+        says(x.i((.., -4..)), "the range -4.. is out of range for axis 1 of size 3");
+        says(x.i((.., ..-4)), "the range ..-4 is out of range for axis 1 of size 3");
+        says(x.i((.., -1..-2)), "the range -1..-2 is out of range for axis 1 of size 3");
+        says(x.i(usize::MAX), "out of range for axis 0 of size 2");
         says(x.i((.., .., 2..5)), "the range 2..5 is out of range for axis 2 of size 4");
         says(x.i((0, 0, 0, 0)), "4 entries for a tensor of shape [2, 3, 4]");
-        #[allow(clippy::reversed_empty_ranges)]
         says(x.i(2..1), "2..1");
         says(x.i(..=usize::MAX), "out of range");
     }

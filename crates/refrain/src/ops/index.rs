@@ -10,39 +10,54 @@ use crate::types::from_tuples;
 
 const OP: &str = "i";
 
-/// What [`Tensor::i`] takes of one axis: a place (a `usize`), or a range of places.
+/// What [`Tensor::i`] takes of one axis: an index, or a range of them. They are `usize`, `isize` or numbers without a type of their
+/// own; a negative one counts from the end.
 #[derive(Clone, Copy, Debug)]
 pub struct AxisIndex(Taken);
 
 #[derive(Clone, Copy, Debug)]
 enum Taken {
-    Place(usize),
-    Places(Bound<usize>, Bound<usize>),
+    One(isize),
+    Range(Bound<isize>, Bound<isize>),
 }
 
-impl From<usize> for AxisIndex {
-    fn from(place: usize) -> AxisIndex {
-        AxisIndex(Taken::Place(place))
-    }
+/// No axis is that long, so an index beyond `isize` is out of range as it should be.
+fn signed(index: usize) -> isize {
+    index.try_into().unwrap_or(isize::MAX)
 }
 
-macro_rules! ranges {
-    ($($range:ty),*) => {$(
+macro_rules! indices {
+    ($($number:ty, $signed:expr;)*) => {$(
+        impl From<$number> for AxisIndex {
+            fn from(index: $number) -> AxisIndex {
+                AxisIndex(Taken::One($signed(index)))
+            }
+        }
+        indices!(
+            $signed; Range<$number>, RangeFrom<$number>, RangeTo<$number>, RangeInclusive<$number>, RangeToInclusive<$number>
+        );
+    )*};
+    ($signed:expr; $($range:ty),*) => {$(
         impl From<$range> for AxisIndex {
             fn from(range: $range) -> AxisIndex {
-                AxisIndex(Taken::Places(range.start_bound().cloned(), range.end_bound().cloned()))
+                let bound = |bound: Bound<&_>| bound.map(|&index| $signed(index));
+                AxisIndex(Taken::Range(bound(range.start_bound()), bound(range.end_bound())))
             }
         }
     )*};
 }
-ranges!(
-    RangeFull,
-    Range<usize>,
-    RangeFrom<usize>,
-    RangeTo<usize>,
-    RangeInclusive<usize>,
-    RangeToInclusive<usize>
-);
+// Numbers without a type of their own, as in `2..-1`, are i32.
+indices! {
+    usize, signed;
+    isize, isize::from;
+    i32, |index: i32| index as isize;
+}
+
+impl From<RangeFull> for AxisIndex {
+    fn from(_: RangeFull) -> AxisIndex {
+        AxisIndex(Taken::Range(Bound::Unbounded, Bound::Unbounded))
+    }
+}
 
 /// What [`Tensor::i`] takes of the first axes: one [`AxisIndex`], or a tuple of them.
 #[derive(Clone, Debug)]
@@ -57,8 +72,9 @@ impl<A: Into<AxisIndex>> From<A> for Index {
 from_tuples!(Index, AxisIndex, Index);
 
 impl Tensor {
-    /// A part of the tensor, without moving data. The index says for each of the first axes which place
-    /// ([`Tensor::select`], which removes the axis) or range of places ([`Tensor::narrow`]) to take; other axes stay whole.
+    /// A part of the tensor, without moving data. The index says for each of the first axes which index
+    /// ([`Tensor::select`], which removes the axis) or range ([`Tensor::narrow`]) to take; other axes stay whole. A negative index
+    /// counts from the end, also as an end of a range. (Clippy takes a range such as `1..-1` for an empty one; write `1..size - 1`.)
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
@@ -66,6 +82,7 @@ impl Tensor {
     /// assert_eq!(x.i((.., 0, 2..4))?.to_vec::<f32>()?, [2.0, 3.0, 14.0, 15.0]);
     /// assert_eq!(x.i(1)?.dims(), [3, 4]);
     /// assert_eq!(x.i((.., 1.., ..=0))?.dims(), [2, 2, 1]);
+    /// assert_eq!(x.i((-1, -1, -3..-1))?.to_vec::<f32>()?, [21.0, 22.0]); // as x[-1, -1, -3:-1]
     /// # Ok::<(), refrain::Error>(())
     /// ```
     ///
@@ -88,18 +105,21 @@ impl Tensor {
                 Error::invalid(OP, message)
             };
             match taken {
-                Taken::Place(place) if place < size => part = part.select(axis, place)?,
-                Taken::Place(place) => return Err(beyond(format!("place {place} is out of range"))),
-                Taken::Places(Bound::Unbounded, Bound::Unbounded) => axis += 1,
-                Taken::Places(from, to) => {
+                Taken::One(index) => {
+                    let inside = from_start(index, size).filter(|&index| index < size);
+                    let index = inside.ok_or_else(|| beyond(format!("index {index} is out of range")))?;
+                    part = part.select(axis, index)?;
+                }
+                Taken::Range(Bound::Unbounded, Bound::Unbounded) => axis += 1,
+                Taken::Range(from, to) => {
                     let start = match from {
-                        Bound::Included(start) => Some(start),
-                        Bound::Excluded(before) => before.checked_add(1),
+                        Bound::Included(start) => from_start(start, size),
+                        Bound::Excluded(before) => from_start(before, size).map(|before| before + 1),
                         Bound::Unbounded => Some(0),
                     };
                     let end = match to {
-                        Bound::Included(last) => last.checked_add(1),
-                        Bound::Excluded(end) => Some(end),
+                        Bound::Included(last) => from_start(last, size).map(|last| last + 1),
+                        Bound::Excluded(end) => from_start(end, size),
                         Bound::Unbounded => Some(size),
                     };
                     let range = start.zip(end).filter(|(start, end)| start <= end && *end <= size);
@@ -113,7 +133,12 @@ impl Tensor {
     }
 }
 
-fn described(from: Bound<usize>, to: Bound<usize>) -> String {
+/// The index counted from the start of an axis, if it is not before it.
+fn from_start(index: isize, size: usize) -> Option<usize> {
+    if index < 0 { size.checked_add_signed(index) } else { Some(index as usize) }
+}
+
+fn described(from: Bound<isize>, to: Bound<isize>) -> String {
     let start = match from {
         Bound::Included(n) | Bound::Excluded(n) => n.to_string(),
         Bound::Unbounded => String::new(),

@@ -268,10 +268,20 @@ fn with_height(op: &'static str, x: &Tensor, what: &str) -> Result<Tensor> {
     }
 }
 
+/// An error about tensors [`with_height`], with the shapes that they had without.
+fn of_series(mut error: Error) -> Error {
+    if let Error::ShapeMismatch { lhs, rhs, .. } = &mut error {
+        for shape in [lhs, rhs] {
+            shape.remove(2);
+        }
+    }
+    error
+}
+
 impl Tensor {
     /// A convolution of images `[N, C, H, W]` with a weight `[O, C / groups, height, width]` and a bias `[O]`: `[N, O, rows,
     /// columns]`, where `rows = (H + 2 padding - dilation (height - 1) - 1) / stride + 1`, rounded down. As in PyTorch, the
-    /// weight is not turned around. For floats; dtypes and precision are those of [`Tensor::linear`], but that a bias is not rounded.
+    /// weight is not flipped. For floats; dtypes and precision are those of [`Tensor::linear`], but that a bias is not rounded.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match, the channels do not fit into the groups, or a window does not fit into the
@@ -299,7 +309,7 @@ impl Tensor {
     pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv1dOptions) -> Result<Tensor> {
         const OP: &str = "conv1d";
         let (x, weight) = (with_height(OP, self, "series")?, with_height(OP, weight, "weight")?);
-        conv(OP, &x, &weight, bias, &options.in_two())?.squeeze(2)
+        conv(OP, &x, &weight, bias, &options.in_two()).map_err(of_series)?.squeeze(2)
     }
 
     /// A transposed convolution of images `[N, C, H, W]` with a weight `[C, O / groups, height, width]` and a bias `[O]`: the
@@ -331,6 +341,6 @@ impl Tensor {
     ) -> Result<Tensor> {
         const OP: &str = "conv_transpose1d";
         let (x, weight) = (with_height(OP, self, "series")?, with_height(OP, weight, "weight")?);
-        conv_transpose(OP, &x, &weight, bias, &options.in_two())?.squeeze(2)
+        conv_transpose(OP, &x, &weight, bias, &options.in_two()).map_err(of_series)?.squeeze(2)
     }
 }

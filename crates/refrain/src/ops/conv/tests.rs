@@ -1,7 +1,7 @@
 use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
 use crate::{
-    Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Device, Precision,
-    Tensor, gradcheck, with_precision,
+    Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Device, Error,
+    Precision, Result, Tensor, gradcheck, with_precision,
 };
 
 fn tensor(shape: &[usize], device: &Device) -> Tensor {
@@ -315,6 +315,16 @@ fn what_does_not_fit_is_named() {
         assert!(
             x.conv1d(&weight, None, &Conv1dOptions::default()).unwrap_err().to_string().starts_with("conv1d")
         );
+        // Series are computed as images, but an error shows their shapes.
+        let (series, weight) = (tensor(&[1, 4, 5], &device), tensor(&[2, 3, 2], &device));
+        let shapes = |y: Result<Tensor>| match y.unwrap_err() {
+            Error::ShapeMismatch { lhs, rhs, .. } => (lhs, rhs),
+            other => panic!("{other}"),
+        };
+        let expected = (vec![1, 4, 5], vec![2, 3, 2]);
+        assert_eq!(shapes(series.conv1d(&weight, None, &Conv1dOptions::default())), expected);
+        let back = ConvTranspose1dOptions::default();
+        assert_eq!(shapes(series.conv_transpose1d(&weight, None, &back)), expected);
         let t = ConvTranspose2dOptions { padding: [9, 0], ..ConvTranspose2dOptions::default() };
         let weight = tensor(&[4, 2, 3, 3], &device);
         assert!(x.conv_transpose2d(&weight, None, &t).unwrap_err().to_string().contains("leave nothing"));
