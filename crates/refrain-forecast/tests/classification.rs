@@ -116,7 +116,7 @@ fn a_source_learns_from_what_another_shows() {
     finish(&mut trainer);
     let task = trainer.into_best().unwrap();
     let (errors, confusion) = task.test(None).unwrap();
-    let majority = confusion.occurs(task.majority().index()) as f64 / confusion.total() as f64;
+    let majority = confusion.support(task.majority().index()) as f64 / confusion.total() as f64;
     println!("{before:?}, {errors:?}, {majority}");
     assert!(errors.loss < 0.5 * before.0.loss, "{before:?}, {errors:?}");
     assert!(errors.accuracy > majority + 0.3 && errors.balanced_accuracy > 0.7, "{errors:?}, {majority}");

@@ -17,15 +17,15 @@ use crate::error::{Error, Result};
 /// let device = Device::cpu();
 /// let data = Tensor::arange(0.0, 10.0, 1.0, DType::F32, &device)?; // 10 samples
 /// let batches = Batches::new(0..10, 4, 42, &device)?;
-/// let mut step = Step::new(&device, |places| {
-///     let samples = batches.next(&places[0])?; // i64, at most [4]
+/// let mut step = Step::new(&device, |positions| {
+///     let samples = batches.next(&positions[0])?; // i64, at most [4]
 ///     Ok(vec![data.index_select(0, &samples)?])
 /// });
 /// for epoch in 0..3 {
 ///     batches.begin(epoch, 0)?;
 ///     let mut seen = Vec::new();
 ///     for at in 0..batches.steps() {
-///         seen.extend(step.call(&[batches.places(at).clone()])?.to_vec::<f32>(0)?);
+///         seen.extend(step.call(&[batches.positions(at).clone()])?.to_vec::<f32>(0)?);
 ///     }
 ///     seen.sort_by(f32::total_cmp);
 ///     assert_eq!(seen, data.to_vec::<f32>()?); // each sample once
@@ -43,7 +43,7 @@ pub struct Batches {
     /// How many of them were taken, i64 `[1]`.
     cursor: Tensor,
     /// 0, 1, .. for a full batch, and for the smaller last batch.
-    places: [Tensor; 2],
+    positions: [Tensor; 2],
 }
 
 impl Batches {
@@ -63,7 +63,7 @@ impl Batches {
         }
         let samples: Vec<i64> = samples.into_iter().collect();
         let count = samples.len();
-        let places = |n: usize| Tensor::arange(0.0, n as f64, 1.0, DType::I64, device);
+        let positions = |n: usize| Tensor::arange(0.0, n as f64, 1.0, DType::I64, device);
         Ok(Batches {
             seed,
             batch,
@@ -71,7 +71,7 @@ impl Batches {
             samples: Tensor::from_slice(&samples, count, device)?,
             // At the end, so that a first batch without `begin` is an error and not one in the order of the samples.
             cursor: Tensor::full([1], count as f64, DType::I64, device)?,
-            places: [places(batch.min(count))?, places(count % batch)?],
+            positions: [positions(batch.min(count))?, positions(count % batch)?],
         })
     }
 
@@ -80,8 +80,8 @@ impl Batches {
         self.samples.numel().div_ceil(self.batch)
     }
 
-    /// The number of full batches of an epoch; these come first.
-    pub fn whole(&self) -> usize {
+    /// How many steps of an epoch have a full batch; these come first.
+    pub fn full_steps(&self) -> usize {
         self.samples.numel() / self.batch
     }
 
@@ -112,33 +112,33 @@ impl Batches {
         Ok(self.cursor.fill(step.saturating_mul(self.batch).min(self.order.numel()) as f64)?)
     }
 
-    /// The argument of [`Batches::next`] at a step, i64 `[B]`: it has as many places as the batch has samples. Pass it to a
+    /// The argument of [`Batches::next`] at a step, i64 `[B]`: the positions of its samples in the batch. Pass it to a
     /// recorded step as an input, because its shape tells the step the size of the batch.
-    pub fn places(&self, step: usize) -> &Tensor {
-        &self.places[usize::from(step >= self.whole())]
+    pub fn positions(&self, step: usize) -> &Tensor {
+        &self.positions[usize::from(step >= self.full_steps())]
     }
 
-    /// The numbers of the next samples, i64 `[B]`, as many as there are places. Advances the cursor.
+    /// The numbers of the next samples, i64 `[B]`, as many as there are positions. Advances the cursor.
     ///
     /// # Errors
     /// If the epoch has fewer samples left, or was not begun: on the CPU here; on a GPU `index_select` reports it at the next wait
     /// ([`Device::synchronize`]).
-    pub fn next(&self, places: &Tensor) -> Result<Tensor> {
-        let numbers = self.peek(places)?;
-        self.skip(places.numel())?;
+    pub fn next(&self, positions: &Tensor) -> Result<Tensor> {
+        let numbers = self.peek(positions)?;
+        self.skip(positions.numel())?;
         Ok(numbers)
     }
 
-    /// The numbers of the samples at these places, counted from the cursor (i64 `[N]`), which stays where it is.
+    /// The numbers of the samples at these positions, counted from the cursor (i64 `[N]`), which stays where it is.
     ///
     /// # Errors
     /// As [`Batches::next`].
-    pub fn peek(&self, places: &Tensor) -> Result<Tensor> {
+    pub fn peek(&self, positions: &Tensor) -> Result<Tensor> {
         let is_cpu = self.cursor.device().kind() == DeviceKind::Cpu;
-        self.order.index_select(0, &places.add(&self.cursor)?).map_err(|error| match error {
+        self.order.index_select(0, &positions.add(&self.cursor)?).map_err(|error| match error {
             refrain::Error::InvalidArgument { op: "index_select", message } if is_cpu => {
                 let hint =
-                    "pass `places(step)` of this step, and call `begin` before the first batch of each epoch";
+                    "pass `positions(step)` of this step, and call `begin` before the first batch of each epoch";
                 Error::invalid("Batches", format!("{message}; {hint}"))
             }
             other => other.into(),

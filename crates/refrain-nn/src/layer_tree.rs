@@ -170,6 +170,20 @@ impl LayerTree {
         self.parameters().iter().map(|parameter| parameter.shape().numel()).sum()
     }
 
+    /// What the names of all parameters begin with, without the dot behind it. Empty if there is nothing.
+    pub(crate) fn scope(&self) -> String {
+        let mut common: Option<Vec<String>> = None;
+        self.visit(&mut |parameter| {
+            let mut scope: Vec<String> = parameter.name().split('.').map(String::from).collect();
+            scope.pop();
+            let same = |other: Vec<String>| {
+                other.into_iter().zip(&scope).take_while(|(a, b)| a == *b).map(|(a, _)| a).collect()
+            };
+            common = Some(common.take().map_or_else(|| scope.clone(), same));
+        });
+        common.unwrap_or_default().join(".")
+    }
+
     fn all(&self, buffers: bool) -> Vec<Parameter> {
         let mut all: Vec<Parameter> = Vec::new();
         self.visit(&mut |parameter| {

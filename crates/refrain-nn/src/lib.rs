@@ -15,7 +15,7 @@
 //! | update the parameters | [`AdamW`], [`Adam`], [`Sgd`], [`RmsProp`], [`Lion`], the trait [`Optimizer`]; [`LearningRate`], [`Plateau`]; schedules are [`refrain::optim::Schedule`] |
 //! | take shuffled batches | [`Batches`]; [`Prefetch`] reads ahead what does not fit on the device |
 //! | count what a classifier gets right | [`ConfusionMatrix`] |
-//! | treat some parameters differently | [`Parameters::set_group`] with a [`Group`] (no weight decay, another learning rate, frozen); [`named`], [`part_of`] and [`norms_and_biases`] pick them |
+//! | treat some parameters differently | [`Parameters::set_group`] with a [`Group`] (no weight decay, another learning rate, frozen); [`Parameters::named`], [`part_of`] and [`norms_and_biases`] pick them |
 //! | average the weights over training | [`Ema`] |
 //! | save and load | [`Snapshot`] writes, [`Checkpoint`] reads; the files are safetensors |
 //! | exchange weights with other programs | [`Parameters::load_safetensors`], [`Parameters::save_safetensors`], [`Weights`] |
@@ -73,15 +73,15 @@
 //!     let x = generator.normal([64, 3], DType::F32)?;
 //!     let y = x.mean_keepdim(1)?;
 //!
-//!     // All ranks have the same order of samples. The places of this rank in a batch are in a tensor, because all ranks must
+//!     // All ranks have the same order of samples. The positions of this rank in a batch are in a tensor, because all ranks must
 //!     // record the same step.
 //!     let batches = Batches::new(0..64, 16, 7, device)?;
 //!     let each = 16 / rank.size();
 //!     let rows = each * rank.rank()..each * (rank.rank() + 1);
 //!     let own = Tensor::arange(rows.start as f64, rows.end as f64, 1.0, DType::I64, device)?;
 //!     let (dropout, random) = (Dropout::new(0.1)?, generator.for_batch_rows(rows, 16)?);
-//!     let mut step = Step::new(device, |places| {
-//!         let samples = batches.next(&places[0])?.index_select(0, &own)?;
+//!     let mut step = Step::new(device, |positions| {
+//!         let samples = batches.next(&positions[0])?.index_select(0, &own)?;
 //!         let (x, y) = (x.index_select(0, &samples)?, y.index_select(0, &samples)?);
 //!         let x = dropout.forward(&x, Mode::Train(&random))?;
 //!         let loss = layer.forward(&x)?.mse_loss(&y)?;
@@ -95,7 +95,7 @@
 //!     for epoch in 0..20 {
 //!         batches.begin(epoch, 0)?;
 //!         for at in 0..batches.steps() {
-//!             losses.push(step.call(&[batches.places(at).clone()])?.to_scalar::<f32>(0)?);
+//!             losses.push(step.call(&[batches.positions(at).clone()])?.to_scalar::<f32>(0)?);
 //!         }
 //!     }
 //!     step.finish()?;
@@ -129,7 +129,7 @@ mod summary;
 pub use batches::Batches;
 pub use checkpoint::{Checkpoint, LoadOptions, Snapshot, Unmatched, Weights};
 pub use ema::Ema;
-pub use error::{Error, Result};
+pub use error::{Error, Result, in_layer};
 pub use init::Init;
 pub use layer_tree::{LayerTree, Layers};
 pub use layers::{
@@ -147,4 +147,4 @@ pub use optim::{
 pub use parameters::{Group, ModelSize, Parameter, ParameterBuilder, Parameters};
 pub use prefetch::Prefetch;
 pub use refrain_derive::Layers;
-pub use select::{named, norms_and_biases, part_of};
+pub use select::{norms_and_biases, part_of};

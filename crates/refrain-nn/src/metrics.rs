@@ -127,7 +127,7 @@ impl Confusion {
     ///
     /// # Panics
     /// If there is no such class, as all methods that take one.
-    pub fn occurs(&self, class: usize) -> u64 {
+    pub fn support(&self, class: usize) -> u64 {
         self.counts[class].iter().sum()
     }
 
@@ -144,7 +144,7 @@ impl Confusion {
 
     /// The share of the samples of a class that were predicted correctly.
     pub fn recall(&self, class: usize) -> Option<f64> {
-        ratio(self.counts[class][class], self.occurs(class))
+        ratio(self.counts[class][class], self.support(class))
     }
 
     /// The share of the predictions of a class that are correct.
@@ -154,7 +154,7 @@ impl Confusion {
 
     /// The harmonic mean of precision and recall of a class; 0 if none of its samples was predicted correctly.
     pub fn f1(&self, class: usize) -> Option<f64> {
-        ratio(2 * self.counts[class][class], self.occurs(class) + self.predicted(class))
+        ratio(2 * self.counts[class][class], self.support(class) + self.predicted(class))
     }
 
     /// The mean of the recalls of the classes that occur. NaN without samples.
@@ -173,11 +173,11 @@ impl Confusion {
         let classes = 0..self.counts.len();
         let total = self.total() as f64;
         let sum = |f: &dyn Fn(usize) -> f64| classes.clone().map(f).sum::<f64>();
-        let (occurs, predicted) = (|c| self.occurs(c) as f64, |c| self.predicted(c) as f64);
+        let (support, predicted) = (|c| self.support(c) as f64, |c| self.predicted(c) as f64);
         let right = sum(&|c| self.counts[c][c] as f64);
-        let covariance = right * total - sum(&|c| occurs(c) * predicted(c));
+        let covariance = right * total - sum(&|c| support(c) * predicted(c));
         let spread = |of: &dyn Fn(usize) -> f64| total * total - sum(&|c| of(c) * of(c));
-        let scale = (spread(&occurs) * spread(&predicted)).sqrt();
+        let scale = (spread(&support) * spread(&predicted)).sqrt();
         if scale == 0.0 { 0.0 } else { covariance / scale }
     }
 }

@@ -268,10 +268,11 @@ impl ParameterBuilder {
     }
 }
 
+/// How much a name must be like another one to be meant: from 0, nothing alike, to 1.
+pub(crate) const ALIKE: f64 = 0.6;
+
 /// The error for a name that there is not, with the one that is most like it.
 fn unknown<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str>) -> Error {
-    /// From 0, nothing alike, to 1.
-    const ALIKE: f64 = 0.6;
     let likeness = |other| (strsim::normalized_damerau_levenshtein(name, other), other);
     let nearest = names.map(likeness).filter(|(alike, _)| *alike >= ALIKE);
     let advice = match nearest.max_by(|(a, _), (b, _)| a.total_cmp(b)) {
@@ -392,23 +393,24 @@ impl Parameters {
         })
     }
 
-    /// Changes the groups of the parameters that `select` picks by name and tensor. `change` gets each group as it is,
-    /// so a later call keeps what an earlier one set. Returns how many parameters were picked. 0 is no error; it says that a pattern fits
-    /// no name, so assert the number. An optimiser that was made before follows the groups, too.
+    /// Changes the groups of the parameters that `select` picks by name and tensor: [`Parameters::named`], [`part_of`](crate::part_of),
+    /// [`norms_and_biases`](crate::norms_and_biases), or a function of your own. `change` gets each group as it is,
+    /// so a later call keeps what an earlier one set. Returns how many parameters were picked. An optimiser that was made before follows
+    /// the groups, too.
     ///
     /// A parameter that is no longer trained does not require a gradient any more, and its accumulated gradient is
     /// set to zero. A parameter that is trained again requires a gradient again.
     ///
     /// ```
     /// # use refrain::{DType, Device, Generator};
-    /// # use refrain_nn::{Linear, ParameterBuilder, named};
+    /// # use refrain_nn::{Linear, ParameterBuilder};
     /// # let device = Device::cpu();
     /// # let builder = ParameterBuilder::new(&device, DType::F32);
     /// # Linear::new(&builder, 3, 1)?;
     /// # let mut parameters = builder.build(&Generator::new(&device, 0)?)?;
     /// assert_eq!(parameters.set_group(|_, tensor| tensor.rank() < 2, |group| group.decay_factor = 0.0)?, 1);
     /// assert_eq!(parameters.set_group(|_, _| true, |group| group.rate_factor = 0.1)?, 2);
-    /// assert_eq!(parameters.set_group(named("head.*"), |group| group.trainable = false)?, 0); // there is no head
+    /// assert_eq!(parameters.set_group(parameters.named("*ias")?, |group| group.trainable = false)?, 1);
     /// let bias = parameters.group("bias")?;
     /// assert_eq!((bias.decay_factor, bias.rate_factor), (0.0, 0.1));
     /// # Ok::<(), refrain_nn::Error>(())

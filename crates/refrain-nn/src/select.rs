@@ -2,41 +2,66 @@
 
 use refrain::Tensor;
 
+use crate::error::{Error, Result};
 use crate::layer_tree::Layers;
+use crate::parameters::{ALIKE, Parameters};
 
-/// Picks parameters by their full names. In the pattern, `*` stands for any characters, also none and also dots.
-///
-/// ```
-/// # use refrain::{DType, Device, Generator};
-/// # use refrain_nn::{Linear, ParameterBuilder, named};
-/// # let device = Device::cpu();
-/// # let builder = ParameterBuilder::new(&device, DType::F32);
-/// # for layer in ["blocks.0.attn", "blocks.1.attn", "head"] {
-/// #     Linear::new(&builder.scope(layer), 3, 3)?;
-/// # }
-/// # let mut parameters = builder.build(&Generator::new(&device, 0)?)?;
-/// assert_eq!(parameters.set_group(named("blocks.*.weight"), |group| group.rate_factor = 0.1)?, 2);
-/// assert_eq!(parameters.set_group(named("head.*"), |group| group.trainable = false)?, 2);
-/// # Ok::<(), refrain_nn::Error>(())
-/// ```
-pub fn named(pattern: &str) -> impl Fn(&str, &Tensor) -> bool {
-    let parts: Vec<String> = pattern.split('*').map(String::from).collect();
-    move |name, _| matches(&parts, name)
+impl Parameters {
+    /// Picks parameters by their full names. In the pattern, `*` stands for any characters, also none and also dots.
+    ///
+    /// ```
+    /// # use refrain::{DType, Device, Generator};
+    /// # use refrain_nn::{Linear, ParameterBuilder};
+    /// # let device = Device::cpu();
+    /// # let builder = ParameterBuilder::new(&device, DType::F32);
+    /// # for layer in ["blocks.0.attn", "blocks.1.attn", "head"] {
+    /// #     Linear::new(&builder.scope(layer), 3, 3)?;
+    /// # }
+    /// # let mut parameters = builder.build(&Generator::new(&device, 0)?)?;
+    /// parameters.set_group(parameters.named("blocks.*.weight")?, |group| group.rate_factor = 0.1)?;
+    /// assert_eq!(parameters.set_group(parameters.named("head.*")?, |group| group.trainable = false)?, 2);
+    ///
+    /// let error = parameters.named("block.*").err().unwrap();
+    /// assert!(error.to_string().ends_with("did you mean `blocks.0.attn.weight`?"));
+    /// # Ok::<(), refrain_nn::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If no parameter has such a name. The error has the name that is most like the pattern.
+    pub fn named(&self, pattern: &str) -> Result<impl Fn(&str, &Tensor) -> bool + use<>> {
+        let written = pattern.chars().filter(|&c| c != '*').count();
+        let nearest =
+            self.names().map(|name| (changes(pattern, name), name)).min_by_key(|(changes, _)| *changes);
+        let advice = match nearest {
+            Some((0, _)) => {
+                let pattern = pattern.to_owned();
+                return Ok(move |name: &str, _: &Tensor| changes(&pattern, name) == 0);
+            }
+            Some((changes, name)) if changes as f64 <= (1.0 - ALIKE) * written as f64 => {
+                format!("did you mean `{name}`?")
+            }
+            _ => "see `names()`".to_owned(),
+        };
+        Err(Error::parameter(pattern, format!("no parameter has such a name; {advice}")))
+    }
 }
 
-/// Whether a name is the parts with anything between them.
-fn matches(parts: &[String], name: &str) -> bool {
-    let (Some((first, rest)), Some(last)) = (parts.split_first(), parts.last()) else {
-        return name.is_empty();
-    };
-    let Some(mut name) = name.strip_prefix(first.as_str()) else { return false };
-    let Some((_, between)) = rest.split_last() else { return name.is_empty() };
-    for part in between {
-        // The earliest place leaves the most for the parts after it.
-        let Some((_, after)) = name.split_once(part.as_str()) else { return false };
-        name = after;
+/// How many characters must be put in, left out or replaced for the name to fit the pattern.
+fn changes(pattern: &str, name: &str) -> usize {
+    let name: Vec<char> = name.chars().collect();
+    // For each beginning of the name: the changes by which it fits the pattern as far as the loop has come.
+    let mut fits: Vec<usize> = (0..=name.len()).collect();
+    for c in pattern.chars() {
+        let before = fits.clone();
+        fits[0] += usize::from(c != '*');
+        for (i, &n) in name.iter().enumerate() {
+            fits[i + 1] = match c {
+                '*' => before[i + 1].min(fits[i]),
+                c => (before[i] + usize::from(c != n)).min(before[i + 1] + 1).min(fits[i] + 1),
+            };
+        }
     }
-    name.ends_with(last.as_str())
+    fits[name.len()]
 }
 
 /// Picks the parameters of a layer or of any other part of a model. Call it after `build`.
@@ -96,13 +121,10 @@ pub fn norms_and_biases(_: &str, tensor: &Tensor) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::named;
-    use refrain::{DType, Device, Tensor};
+    use super::changes;
 
     #[test]
     fn a_star_stands_for_any_characters() {
-        let tensor = Tensor::zeros([1], DType::F32, &Device::cpu()).unwrap();
-        let matches = |pattern: &str, name: &str| named(pattern)(name, &tensor);
         for (pattern, name) in [
             ("a.b", "a.b"),
             ("*", "a.b"),
@@ -115,18 +137,20 @@ mod tests {
             ("*aa", "aaa"),
             ("a**b", "ab"),
         ] {
-            assert!(matches(pattern, name), "{pattern} {name}");
+            assert_eq!(changes(pattern, name), 0, "{pattern} {name}");
         }
-        for (pattern, name) in [
-            ("a.b", "a.bc"),
-            ("a.b", "xa.b"),
-            ("*.bias", "bias"),
-            ("a*a", "a"),
-            ("a*b*c", "acb"),
-            ("", "a"),
-            ("a*", "b"),
+        for (pattern, name, expected) in [
+            ("a.b", "a.bc", 1),
+            ("a.b", "xa.b", 1),
+            ("*.bias", "bias", 1),
+            ("a*a", "a", 1),
+            ("a*b*c", "acb", 1),
+            ("", "ab", 2),
+            ("a*", "b", 1),
+            ("block.*", "blocks.0.weight", 1),
+            ("*.weights", "head.weight", 1),
         ] {
-            assert!(!matches(pattern, name), "{pattern} {name}");
+            assert_eq!(changes(pattern, name), expected, "{pattern} {name}");
         }
     }
 }

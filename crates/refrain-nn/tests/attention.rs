@@ -252,7 +252,7 @@ fn gradients_through_rotary_positions_agree_with_finite_differences() {
     x.set_requires_grad(true).unwrap();
     let run = |t: &[Tensor]| {
         layer.forward(&t[0], Mode::Eval).map_err(|e| match e {
-            refrain_nn::Error::Tensor(e) => e,
+            refrain_nn::Error::Tensor { error, .. } => error,
             other => panic!("{other}"),
         })
     };

@@ -9,8 +9,8 @@ use refrain_nn::Batches;
 /// The samples of the steps from `first` on, each batch by itself.
 fn taken(batches: &Batches, step: &mut Option<Step<'_>>, first: usize) -> Vec<Vec<i64>> {
     let take = |at| match step {
-        Some(step) => step.call(&[batches.places(at).clone()]).unwrap().to_vec::<i64>(0).unwrap(),
-        None => batches.next(batches.places(at)).unwrap().to_vec::<i64>().unwrap(),
+        Some(step) => step.call(&[batches.positions(at).clone()]).unwrap().to_vec::<i64>(0).unwrap(),
+        None => batches.next(batches.positions(at)).unwrap().to_vec::<i64>().unwrap(),
     };
     (first..batches.steps()).map(take).collect()
 }
@@ -21,8 +21,8 @@ fn an_epoch_takes_each_sample_once_in_an_order_of_seed_and_epoch() {
     let samples: Vec<i64> = (0..23).map(|i| 100 + 3 * i).collect();
     let make = |seed| Batches::new(samples.iter().copied(), 5, seed, &device).unwrap();
     let (batches, other) = (make(1), make(2));
-    assert_eq!((batches.steps(), batches.whole()), (5, 4));
-    let mut recorded = Some(Step::new(&device, |places| Ok(vec![batches.next(&places[0])?])));
+    assert_eq!((batches.steps(), batches.full_steps()), (5, 4));
+    let mut recorded = Some(Step::new(&device, |positions| Ok(vec![batches.next(&positions[0])?])));
     let mut orders = Vec::new();
     for epoch in 0..3 {
         batches.begin(epoch, 0).unwrap();
@@ -64,7 +64,7 @@ fn samples_come_in_order_if_asked_and_an_epoch_may_be_shorter_than_a_batch() {
     if device.kind() == DeviceKind::Cpu {
         // After the last batch, and before an epoch is begun.
         for batches in [&batches, &Batches::new([0, 1], 1, 0, &device).unwrap()] {
-            let error = batches.next(batches.places(0)).unwrap_err().to_string();
+            let error = batches.next(batches.positions(0)).unwrap_err().to_string();
             assert!(error.contains("call `begin`"), "{error}");
         }
     }

@@ -50,7 +50,7 @@ fn metrics_of_any_number_of_classes_are_their_definitions() {
         for class in 0..classes {
             let right = count(&|t, p| t == class && p == class);
             let (occurs, told) = (count(&|t, _| t == class), count(&|_, p| p == class));
-            assert_eq!((found.occurs(class) as f64, found.predicted(class) as f64), (occurs, told));
+            assert_eq!((found.support(class) as f64, found.predicted(class) as f64), (occurs, told));
             assert_eq!(found.recall(class), share(right, occurs));
             assert_eq!(found.precision(class), share(right, told));
             let f1 = share(2.0 * right, 2.0 * right + (occurs - right) + (told - right));

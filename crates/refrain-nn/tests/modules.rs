@@ -62,7 +62,7 @@ fn group_norm_normalises_each_group_of_each_sample() {
     x.set_requires_grad(true).unwrap();
     let run = |t: &[Tensor]| {
         norm.forward(&t[0]).map_err(|e| match e {
-            refrain_nn::Error::Tensor(e) => e,
+            refrain_nn::Error::Tensor { error, .. } => error,
             other => panic!("{other}"),
         })
     };

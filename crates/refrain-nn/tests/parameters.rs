@@ -7,7 +7,6 @@ use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
 use refrain::{DType, Generator, Step, Tensor};
 use refrain_nn::{
     AdamW, BatchNorm, Error, Group, Init, LayerNorm, Linear, Optimizer, ParameterBuilder, Parameters, Sgd,
-    named,
 };
 
 fn build(builder: &ParameterBuilder) -> Parameters {
@@ -147,7 +146,8 @@ fn thaw(is_recorded: bool) -> Vec<f32> {
     for i in 0..8 {
         if i == 0 || i == 4 {
             let trains = i == 4;
-            assert_eq!(parameters.set_group(named("stem.*"), |group| group.trainable = trains).unwrap(), 2);
+            let select = parameters.named("stem.*").unwrap();
+            assert_eq!(parameters.set_group(select, |group| group.trainable = trains).unwrap(), 2);
         }
         let Some(step) = &mut step else {
             closure(std::slice::from_ref(&x)).unwrap();

@@ -400,7 +400,8 @@ fn a_load_during_a_capture_or_a_recording_is_refused_and_changes_nothing() {
     let loose = LoadOptions { strict: false, convert: false };
     stream.begin_capture().unwrap();
     let error = parameters.load_safetensors(&path, str::to_owned, loose).unwrap_err();
-    let refused = matches!(&error, refrain_nn::Error::Tensor(refrain::Error::CaptureIncompatible { .. }));
+    let refused =
+        matches!(&error, refrain_nn::Error::Tensor { error: refrain::Error::CaptureIncompatible { .. }, .. });
     assert!(refused, "{error}");
     stream.end_capture().unwrap();
     assert_eq!(all(&parameters), before);
@@ -408,7 +409,7 @@ fn a_load_during_a_capture_or_a_recording_is_refused_and_changes_nothing() {
     let mut step = refrain::Step::new(&gpu, |_| {
         let loaded = parameters.load_safetensors(&path, str::to_owned, loose);
         loaded.map_err(|e| match e {
-            refrain_nn::Error::Tensor(e) => e,
+            refrain_nn::Error::Tensor { error, .. } => error,
             other => panic!("{other}"),
         })?;
         Ok(vec![])

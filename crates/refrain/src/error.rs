@@ -243,10 +243,11 @@ impl Error {
     }
 }
 
-/// `unwrap` and a `main` that returns an error print this form, so it is the message.
+/// `unwrap` and a `main` that returns an error print this form, so it is the message. The error of a closure is in the form `{:#}`,
+/// in which errors of `refrain-nn` have a line of your program.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        write!(f, "{self:#}")
     }
 }
 
@@ -311,7 +312,10 @@ impl fmt::Display for Error {
             Error::RecordingChanged { launch, op, message } => {
                 write!(f, "the recorded step is out of date at launch {launch} ({op}): {message}")
             }
-            Error::Closure { source } => write!(f, "the closure of a step failed: {source}"),
+            Error::Closure { source } => {
+                f.write_str("the closure of a step failed: ")?;
+                fmt::Display::fmt(source, f)
+            }
             Error::Hazard { op, device, message } => write!(f, "{op} on {device}: {message}"),
             Error::Collective { op, rank, message } => write!(f, "{op} on rank {rank}: {message}"),
             Error::RanksDiffer { launch, message, .. } => {

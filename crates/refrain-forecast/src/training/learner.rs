@@ -65,14 +65,14 @@ impl<T: Task> Learner<T> {
         let schedule = schedule(config, steps.saturating_mul(config.epochs as u64));
         let scalar = || Tensor::zeros((), DType::F64, device);
         let batches = Batches::new(samples, config.micro_batch(), config.seed ^ ORDER, device)?;
-        let places = |at: usize| vec![vec![batches.places(at).clone()]];
+        let positions = |at: usize| vec![vec![batches.positions(at).clone()]];
         Ok(Learner {
             optimizer: optimizer(task.parameters(), config, schedule)?,
             schedule,
             dropout: Generator::new(device, config.seed ^ DROPOUT)?,
             ahead: Generator::new(device, 0)?,
             loss_sum: LossSum::new(device)?,
-            passes: [places(0), places(batches.whole())],
+            passes: [positions(0), positions(batches.full_steps())],
             batches,
             ranks: None,
             accumulate: config.accumulate,
@@ -93,7 +93,7 @@ impl<T: Task> Learner<T> {
         let validation = self.task.validation_samples();
         let ranks = Ranks::new(communicator, &self.task, config, [&samples, &validation])?;
         let own = ranks.part(&validation).to_vec();
-        let [full, last] = [0, self.batches.whole()].map(|at| ranks.shares(self.batches.places(at)));
+        let [full, last] = [0, self.batches.full_steps()].map(|at| ranks.shares(self.batches.positions(at)));
         Ok(Learner {
             validation: Batches::new(own, self.task.validation_batch(), 0, device)?,
             passes: [full?, last?],
@@ -114,7 +114,7 @@ impl<T: Task> Learner<T> {
 
     /// How many steps from this position of the epoch on are alike. The smaller batch at the end is different.
     pub(super) fn alike(&self, at: u64) -> u64 {
-        let whole = (self.batches.whole() / self.accumulate) as u64;
+        let whole = (self.batches.full_steps() / self.accumulate) as u64;
         if at < whole { whole - at } else { 1 }
     }
 
@@ -127,7 +127,7 @@ impl<T: Task> Learner<T> {
             let first = at as usize * self.accumulate;
             let end = (first + self.accumulate).min(self.batches.steps());
             // Whole micro-batches, then the smaller last one of the epoch.
-            let whole = self.batches.whole().clamp(first, end);
+            let whole = self.batches.full_steps().clamp(first, end);
             for (first, end) in [(first, whole), (whole, end)].into_iter().filter(|(first, end)| first < end)
             {
                 match self.passes(first) {
@@ -151,7 +151,7 @@ impl<T: Task> Learner<T> {
 
     /// The passes over the micro-batch at this position.
     fn passes(&self, at: usize) -> &[Inputs] {
-        &self.passes[usize::from(at >= self.batches.whole())]
+        &self.passes[usize::from(at >= self.batches.full_steps())]
     }
 
     /// Runs a pass this many times.
@@ -181,7 +181,7 @@ impl<T: Task> Learner<T> {
         let passes = self.passes(0);
         let has_parts = self.accumulate > 1 || passes.len() > 1;
         let step = if has_parts { &mut recorded.part } else { &mut recorded.step };
-        Ok(step.profile(&passes[0], runs.min(self.batches.whole()).max(1))?)
+        Ok(step.profile(&passes[0], runs.min(self.batches.full_steps()).max(1))?)
     }
 
     /// The numbers of this rank's next samples.
@@ -270,9 +270,9 @@ impl<T: Task> Learner<T> {
     pub(super) fn validate(&self, mut recorded: Option<&mut Recorded>) -> Result<T::Validation> {
         self.validation.begin_in_order(0)?;
         self.sums.fill(0.0)?;
-        let (whole, steps) = (self.validation.whole(), self.validation.steps());
+        let (whole, steps) = (self.validation.full_steps(), self.validation.steps());
         for (first, count) in [(0, whole), (whole, steps - whole)] {
-            let places = self.validation.places(first);
+            let places = self.validation.positions(first);
             match recorded.as_deref_mut() {
                 _ if count == 0 => {}
                 Some(recorded) => {

@@ -35,7 +35,7 @@ impl<'a> Pending<'a> {
     pub(super) fn write(self) -> Result<()> {
         match self.read() {
             Ok(all) => no_grad(|| all.iter().try_for_each(|(to, new)| to.copy_from(new)))?,
-            Err(Error::Tensor(refrain::Error::OutOfMemory { .. })) => {
+            Err(Error::Tensor { error: refrain::Error::OutOfMemory { .. }, .. }) => {
                 self.check()?;
                 self.check_unchanged()?;
                 for (to, parts) in &self.0 {

@@ -3,7 +3,7 @@
 use refrain::{SdpaOptions, Tensor};
 
 use super::{Dropout, KeyValueCache, Linear, Mode, Rotary, RotaryOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_layer};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
@@ -37,10 +37,19 @@ pub struct AttentionOptions {
     /// The features of a head, `d_model / heads`, must be an even number.
     ///
     /// ```
-    /// use refrain_nn::{AttentionOptions, RotaryOptions};
+    /// use refrain::{DType, Device, Generator};
+    /// use refrain_nn::{AttentionOptions, Mode, MultiHeadAttention, ParameterBuilder, RotaryOptions};
+    ///
+    /// let device = Device::cpu();
+    /// let builder = ParameterBuilder::new(&device, DType::F32);
     /// let rotary = Some(RotaryOptions::new(512)); // for up to 512 tokens
     /// let options = AttentionOptions { causal: true, rotary, ..AttentionOptions::new(64, 4) };
-    /// # assert_eq!(options.rotary.unwrap().base, 10_000.0);
+    /// let attention = MultiHeadAttention::new(&builder, &options)?;
+    /// let random = Generator::new(&device, 0)?;
+    /// builder.build(&random)?;
+    /// let tokens = random.normal([2, 10, 64], DType::F32)?;
+    /// assert_eq!(attention.forward(&tokens, Mode::Eval)?.dims(), [2, 10, 64]);
+    /// # Ok::<(), refrain_nn::Error>(())
     /// ```
     pub rotary: Option<RotaryOptions>,
     /// Whether the scores of the previous layer are added to the scores of this layer (RealFormer: He et al.,
@@ -175,6 +184,10 @@ impl MultiHeadAttention {
     /// # Errors
     /// As for [`MultiHeadAttention::forward_with`].
     pub fn attend(&self, x: &Tensor, context: AttentionContext<'_>, mode: Mode<'_>) -> Result<Tensor> {
+        in_layer(self, || self.heads(x, context, mode))
+    }
+
+    fn heads(&self, x: &Tensor, context: AttentionContext<'_>, mode: Mode<'_>) -> Result<Tensor> {
         let &[batch, tokens, d_model] = x.dims() else {
             let message = format!("the input has shape {}; it must be [batch, tokens, d_model]", x.shape());
             return Err(Error::invalid(LAYER, message));

@@ -5,7 +5,7 @@ use refrain::{
     Pool2dOptions, Tensor,
 };
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_layer};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
@@ -83,8 +83,10 @@ macro_rules! convolutions {
             /// # Errors
             /// If the channels, the dtype or the device are not those of the parameters, or a window does not fit.
             pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                let bias = self.bias.as_ref().map(Parameter::tensor).transpose()?;
-                Ok(x.$method(self.weight.tensor()?, bias, &self.options)?)
+                in_layer(self, || {
+                    let bias = self.bias.as_ref().map(Parameter::tensor).transpose()?;
+                    Ok(x.$method(self.weight.tensor()?, bias, &self.options)?)
+                })
             }
 
             /// The weight.

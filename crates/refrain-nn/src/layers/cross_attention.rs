@@ -3,7 +3,7 @@
 use refrain::{SdpaOptions, Tensor};
 
 use super::{Dropout, Linear, Mode};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_layer};
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::ParameterBuilder;
 
@@ -97,25 +97,27 @@ impl CrossAttention {
         mask: Option<&Tensor>,
         mode: Mode<'_>,
     ) -> Result<Tensor> {
-        let (&[batch, n, d_model], &[of_memory, m, _]) = (x.dims(), memory.dims()) else {
-            let message = format!(
-                "the inputs have shapes {} and {}; they must be [batch, n, d_model] and [batch, m, features]",
-                x.shape(),
-                memory.shape()
-            );
-            return Err(Error::invalid(LAYER, message));
-        };
-        if batch != of_memory {
-            let message = format!("{batch} sequences attend to {of_memory}; there must be equally many");
-            return Err(Error::invalid(LAYER, message));
-        }
-        let dim = d_model / self.heads;
-        let q = self.q.forward(x)?.view([batch, n, self.heads, dim])?.transpose(1, 2)?;
-        let kv = self.kv.forward(memory)?.view([batch, m, 2, self.heads, dim])?;
-        let [k, v] = [kv.select(2, 0)?.transpose(1, 2)?, kv.select(2, 1)?.transpose(1, 2)?];
-        let options = SdpaOptions { mask, dropout: self.dropout.draws(mode), ..SdpaOptions::default() };
-        let (y, _) = q.scaled_dot_product_attention_with(&k, &v, &options)?;
-        self.o.forward(&y.transpose(1, 2)?.view([batch, n, d_model])?)
+        in_layer(self, || {
+            let (&[batch, n, d_model], &[of_memory, m, _]) = (x.dims(), memory.dims()) else {
+                let message = format!(
+                    "the inputs have shapes {} and {}; they must be [batch, n, d_model] and [batch, m, features]",
+                    x.shape(),
+                    memory.shape()
+                );
+                return Err(Error::invalid(LAYER, message));
+            };
+            if batch != of_memory {
+                let message = format!("{batch} sequences attend to {of_memory}; there must be equally many");
+                return Err(Error::invalid(LAYER, message));
+            }
+            let dim = d_model / self.heads;
+            let q = self.q.forward(x)?.view([batch, n, self.heads, dim])?.transpose(1, 2)?;
+            let kv = self.kv.forward(memory)?.view([batch, m, 2, self.heads, dim])?;
+            let [k, v] = [kv.select(2, 0)?.transpose(1, 2)?, kv.select(2, 1)?.transpose(1, 2)?];
+            let options = SdpaOptions { mask, dropout: self.dropout.draws(mode), ..SdpaOptions::default() };
+            let (y, _) = q.scaled_dot_product_attention_with(&k, &v, &options)?;
+            self.o.forward(&y.transpose(1, 2)?.view([batch, n, d_model])?)
+        })
     }
 }
 

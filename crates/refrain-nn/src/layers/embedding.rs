@@ -2,7 +2,7 @@
 
 use refrain::Tensor;
 
-use crate::error::Result;
+use crate::error::{Result, in_layer};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
@@ -39,7 +39,7 @@ impl Embedding {
     /// # Errors
     /// If the ids have another dtype, or one is not below `count` (see [`Tensor::embedding`]).
     pub fn forward(&self, ids: &Tensor) -> Result<Tensor> {
-        Ok(self.weight.tensor()?.embedding(ids)?)
+        in_layer(self, || Ok(self.weight.tensor()?.embedding(ids)?))
     }
 
     /// The table, `[count, features]`.

@@ -4,7 +4,7 @@ use refrain::{Activation, Tensor};
 
 use super::norm::Norm;
 use super::{AttentionContext, AttentionOptions, Dropout, Linear, Mode, MultiHeadAttention, NormKind};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_layer};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::ParameterBuilder;
@@ -55,6 +55,23 @@ pub struct TransformerEncoderOptions {
     pub dropout: EncoderDropout,
 }
 
+impl TransformerEncoderOptions {
+    /// The defaults of `nn.TransformerEncoderLayer` of PyTorch, but without dropout: post-norm, [`NormKind::Layer`], ReLU, and biases.
+    pub fn new(attention: AttentionOptions, ffn: usize) -> TransformerEncoderOptions {
+        TransformerEncoderOptions {
+            attention,
+            ffn,
+            ffn_bias: true,
+            channel_attention: false,
+            norm_first: false,
+            norm: NormKind::Layer,
+            eps: 1e-5,
+            activation: Activation::Relu,
+            dropout: EncoderDropout::default(),
+        }
+    }
+}
+
 /// One layer of a transformer encoder (Vaswani et al., NeurIPS 2017; pre-norm: Xiong et al., ICML 2020). Its parts
 /// are named `norm1`, `attn`, `norm2`, `ffn.0` and `ffn.2`:
 ///
@@ -66,6 +83,30 @@ pub struct TransformerEncoderOptions {
 ///
 /// With channel attention, `attn` attends a second time between the two, along the channels, with the norm
 /// `norm_channels`.
+///
+/// ```
+/// use refrain::{DType, Device, Generator};
+/// use refrain_nn::{
+///     AttentionOptions, EncoderDropout, Mode, ParameterBuilder, RotaryOptions, TransformerEncoderLayer,
+///     TransformerEncoderOptions,
+/// };
+///
+/// let device = Device::cpu();
+/// let builder = ParameterBuilder::new(&device, DType::F32);
+/// let rotary = Some(RotaryOptions::new(512)); // positions, for up to 512 tokens
+/// let attention = AttentionOptions { rotary, dropout: 0.1, ..AttentionOptions::new(64, 4) };
+/// let options = TransformerEncoderOptions {
+///     norm_first: true,
+///     dropout: EncoderDropout::all(0.1),
+///     ..TransformerEncoderOptions::new(attention, 256)
+/// };
+/// let layer = TransformerEncoderLayer::new(&builder.scope("layers").scope(0), &options)?;
+/// let random = Generator::new(&device, 0)?;
+/// builder.build(&random)?;
+/// let tokens = random.normal([2, 10, 64], DType::F32)?;
+/// assert_eq!(layer.forward(&tokens, Mode::Train(&random))?.dims(), [2, 10, 64]);
+/// # Ok::<(), refrain_nn::Error>(())
+/// ```
 pub struct TransformerEncoderLayer {
     norm1: Norm,
     attn: MultiHeadAttention,
@@ -146,15 +187,17 @@ impl TransformerEncoderLayer {
         context: AttentionContext<'_>,
         mode: Mode<'_>,
     ) -> Result<Tensor> {
-        let mut x = self.attend(&self.norm1, x, context, mode)?;
-        if let Some(norm) = &self.norm_channels {
-            x = self.attend_channels(norm, &x, channels, mode)?;
-        }
-        if self.norm_first {
-            self.feed_forward(&self.norm2.forward(&x, mode)?, &x, mode)
-        } else {
-            self.norm2.forward(&self.feed_forward(&x, &x, mode)?, mode)
-        }
+        in_layer(self, || {
+            let mut x = self.attend(&self.norm1, x, context, mode)?;
+            if let Some(norm) = &self.norm_channels {
+                x = self.attend_channels(norm, &x, channels, mode)?;
+            }
+            if self.norm_first {
+                self.feed_forward(&self.norm2.forward(&x, mode)?, &x, mode)
+            } else {
+                self.norm2.forward(&self.feed_forward(&x, &x, mode)?, mode)
+            }
+        })
     }
 
     /// Attention with its residual branch and its norm.

@@ -2,7 +2,7 @@
 
 use refrain::Tensor;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_layer};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
@@ -47,24 +47,26 @@ impl GroupNorm {
     /// If `x` has another number of channels, or its dtype is not a float that goes with the parameters (see
     /// [`Tensor::layer_norm`]).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let dims = x.dims();
-        if dims.len() < 2 || dims[1] != self.channels {
-            let message =
-                format!("the input has shape {}; it must be [batch, {}, ..]", x.shape(), self.channels);
-            return Err(Error::invalid(LAYER, message));
-        }
-        let size = self.channels / self.groups * dims[2..].iter().product::<usize>();
-        let rows = x.reshape([dims[0], self.groups, size])?;
-        let (weight, bias) = (self.weight.tensor()?, self.bias.tensor()?);
-        // A normalisation without parameters of its own: they are for channels, which a group has several of.
-        let ones = Tensor::ones(size, weight.dtype(), x.device())?;
-        let y = rows.layer_norm(&ones, &ones.zeros_like()?, self.eps)?.reshape(x.shape())?;
-        let of_channels = |parameter: &Tensor| {
-            let mut shape = vec![1; dims.len() - 1];
-            shape[0] = self.channels;
-            parameter.to_dtype(y.dtype())?.reshape(shape)
-        };
-        Ok((y.mul(&of_channels(weight)?)? + of_channels(bias)?)?)
+        in_layer(self, || {
+            let dims = x.dims();
+            if dims.len() < 2 || dims[1] != self.channels {
+                let message =
+                    format!("the input has shape {}; it must be [batch, {}, ..]", x.shape(), self.channels);
+                return Err(Error::invalid(LAYER, message));
+            }
+            let size = self.channels / self.groups * dims[2..].iter().product::<usize>();
+            let rows = x.reshape([dims[0], self.groups, size])?;
+            let (weight, bias) = (self.weight.tensor()?, self.bias.tensor()?);
+            // A normalisation without parameters of its own: they are for channels, which a group has several of.
+            let ones = Tensor::ones(size, weight.dtype(), x.device())?;
+            let y = rows.layer_norm(&ones, &ones.zeros_like()?, self.eps)?.reshape(x.shape())?;
+            let of_channels = |parameter: &Tensor| {
+                let mut shape = vec![1; dims.len() - 1];
+                shape[0] = self.channels;
+                parameter.to_dtype(y.dtype())?.reshape(shape)
+            };
+            Ok((y.mul(&of_channels(weight)?)? + of_channels(bias)?)?)
+        })
     }
 }
 

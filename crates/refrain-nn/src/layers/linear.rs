@@ -2,7 +2,7 @@
 
 use refrain::{Activation, Tensor};
 
-use crate::error::Result;
+use crate::error::{Result, in_layer};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
@@ -58,8 +58,10 @@ impl Linear {
         activation: Activation,
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let bias = self.bias.as_ref().map(Parameter::tensor).transpose()?;
-        Ok(x.linear(self.weight.tensor()?, bias, activation, residual)?)
+        in_layer(self, || {
+            let bias = self.bias.as_ref().map(Parameter::tensor).transpose()?;
+            Ok(x.linear(self.weight.tensor()?, bias, activation, residual)?)
+        })
     }
 
     /// The weight, `[out, in]`.

@@ -7,7 +7,7 @@ use super::{
     Flatten, GroupNorm, Lambda, LayerNorm, Linear, MaxPool1d, MaxPool2d, Mode, MultiHeadAttention, RmsNorm,
     TransformerEncoderLayer,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_layer};
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::ParameterBuilder;
 
@@ -123,7 +123,7 @@ impl Sequential {
 
 impl Module for Sequential {
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        self.0.iter().try_fold(x.clone(), |x, layer| layer.forward(&x, mode))
+        self.0.iter().try_fold(x.clone(), |x, layer| in_layer(layer, || layer.forward(&x, mode)))
     }
 }
 

@@ -3,7 +3,7 @@
 use refrain::{Communicator, DType, ReduceOp, Tensor, no_grad};
 
 use super::Mode;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_layer};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{BatchRanks, Parameter, ParameterBuilder};
@@ -34,7 +34,7 @@ impl LayerNorm {
     /// # Errors
     /// If the last size differs from that of the parameters, or the dtypes do not match (see [`Tensor::layer_norm`]).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.layer_norm(self.weight.tensor()?, self.bias.tensor()?, self.eps)?)
+        in_layer(self, || Ok(x.layer_norm(self.weight.tensor()?, self.bias.tensor()?, self.eps)?))
     }
 }
 
@@ -88,19 +88,21 @@ impl BatchNorm {
     /// If the number of channels differs from that of the parameters, or the dtypes do not match (see
     /// [`Tensor::batch_norm`]).
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        if let (true, Some(ranks)) = (mode.is_training(), self.ranks.get()) {
-            return self.over_ranks(x, ranks);
-        }
-        Ok(x.batch_norm(
-            self.weight.tensor()?,
-            self.bias.tensor()?,
-            self.running_mean.tensor()?,
-            self.running_var.tensor()?,
-            self.axis,
-            mode.is_training(),
-            self.momentum,
-            self.eps,
-        )?)
+        in_layer(self, || {
+            if let (true, Some(ranks)) = (mode.is_training(), self.ranks.get()) {
+                return self.over_ranks(x, ranks);
+            }
+            Ok(x.batch_norm(
+                self.weight.tensor()?,
+                self.bias.tensor()?,
+                self.running_mean.tensor()?,
+                self.running_var.tensor()?,
+                self.axis,
+                mode.is_training(),
+                self.momentum,
+                self.eps,
+            )?)
+        })
     }
 }
 
@@ -174,7 +176,7 @@ impl RmsNorm {
     /// # Errors
     /// As for [`LayerNorm::forward`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.rms_norm(self.weight.tensor()?, self.eps)?)
+        in_layer(self, || Ok(x.rms_norm(self.weight.tensor()?, self.eps)?))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use refrain::{Activation, Tensor};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_layer};
 use crate::init::Init;
 use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
@@ -66,7 +66,7 @@ trait Cell: Sized {
     fn hidden(&self) -> usize;
     /// All time steps, from what the input contributes to the gates `[B, T, gates * hidden]`: the outputs `[B, T, hidden]`, and the
     /// last state.
-    fn sequence(&self, inputs: &Tensor, first: &Self::State) -> Result<(Tensor, Self::State)>;
+    fn sequence(&self, inputs: &Tensor, initial: &Self::State) -> Result<(Tensor, Self::State)>;
     fn zeros(&self, like: &Tensor, batch: usize) -> Result<Self::State>;
 }
 
@@ -100,11 +100,11 @@ fn run<C: Cell>(cells: &[C], x: &Tensor, initial: Option<&[C::State]>) -> Result
     let mut last = Vec::with_capacity(cells.len());
     for (layer, cell) in cells.iter().enumerate() {
         let inputs = cell.gates().of_input(&sequence)?;
-        let first = match initial {
+        let begin = match initial {
             Some(states) => states[layer].clone(),
             None => cell.zeros(&inputs, batch)?,
         };
-        let (outputs, state) = cell.sequence(&inputs, &first)?;
+        let (outputs, state) = cell.sequence(&inputs, &begin)?;
         sequence = outputs;
         last.push(state);
     }
@@ -143,12 +143,14 @@ impl GruCell {
     /// # Errors
     /// If shapes, dtypes or devices do not fit the parameters.
     pub fn forward(&self, x: &Tensor, h: &Tensor) -> Result<Tensor> {
-        if x.rank() != 2 {
-            let message = format!("the input has shape {}; it must be [batch, features]", x.shape());
-            return Err(Error::invalid(GruCell::NAME, message));
-        }
-        let inputs = self.gates.of_input(x)?.unsqueeze(-2)?;
-        Ok(self.sequence(&inputs, h)?.1)
+        in_layer(self, || {
+            if x.rank() != 2 {
+                let message = format!("the input has shape {}; it must be [batch, features]", x.shape());
+                return Err(Error::invalid(GruCell::NAME, message));
+            }
+            let inputs = self.gates.of_input(x)?.unsqueeze(-2)?;
+            Ok(self.sequence(&inputs, h)?.1)
+        })
     }
 }
 
@@ -168,8 +170,8 @@ impl Cell for GruCell {
         self.hidden
     }
 
-    fn sequence(&self, inputs: &Tensor, first: &Tensor) -> Result<(Tensor, Tensor)> {
-        let outputs = inputs.gru(self.gates.weight_hh.tensor()?, self.gates.bias_hh.tensor()?, first)?;
+    fn sequence(&self, inputs: &Tensor, initial: &Tensor) -> Result<(Tensor, Tensor)> {
+        let outputs = inputs.gru(self.gates.weight_hh.tensor()?, self.gates.bias_hh.tensor()?, initial)?;
         let last = outputs.select(1, inputs.dims()[1] - 1)?;
         Ok((outputs, last))
     }
@@ -209,7 +211,7 @@ impl LstmCell {
     /// # Errors
     /// If shapes, dtypes or devices do not fit the parameters.
     pub fn forward(&self, x: &Tensor, state: &LstmState) -> Result<LstmState> {
-        self.step(&self.gates.of_input(x)?, state)
+        in_layer(self, || self.step(&self.gates.of_input(x)?, state))
     }
 
     /// A time step, from what the input contributes to the gates.
@@ -243,9 +245,9 @@ impl Cell for LstmCell {
         self.hidden
     }
 
-    fn sequence(&self, inputs: &Tensor, first: &LstmState) -> Result<(Tensor, LstmState)> {
+    fn sequence(&self, inputs: &Tensor, initial: &LstmState) -> Result<(Tensor, LstmState)> {
         let steps = inputs.dims()[1];
-        let mut state = first.clone();
+        let mut state = initial.clone();
         let mut outputs = Vec::with_capacity(steps);
         for t in 0..steps {
             state = self.step(&inputs.select(1, t)?, &state)?;
@@ -295,7 +297,7 @@ macro_rules! recurrent {
             /// # Errors
             /// If shapes, dtypes or devices do not fit the parameters, there is no time step, or not one state for each layer.
             pub fn forward(&self, x: &Tensor, initial: Option<&[$state]>) -> Result<(Tensor, Vec<$state>)> {
-                run(&self.0, x, initial)
+                in_layer(self, || run(&self.0, x, initial))
             }
 
             /// Hidden features.

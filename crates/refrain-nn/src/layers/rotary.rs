@@ -29,7 +29,26 @@ impl RotaryOptions {
 /// the product of a query and a key depends on their distance. Feature `i` of the first half is paired with feature `i` of the
 /// second half (as in Llama and GPT-NeoX). It has no parameters.
 ///
-/// Attention layers have it as an option, [`AttentionOptions::rotary`](super::AttentionOptions::rotary).
+/// Attention layers have it as an option, [`AttentionOptions::rotary`](super::AttentionOptions::rotary). For an attention of your
+/// own:
+///
+/// ```
+/// use refrain::{DType, Device, Generator};
+/// use refrain_nn::Rotary;
+///
+/// let device = Device::cpu();
+/// let rotary = Rotary::new(8, 100, 10_000.0, DType::F32, &device)?; // heads of 8 features, up to 100 tokens
+/// let random = Generator::new(&device, 0)?;
+/// let shape = [2, 4, 5, 8]; // batch, heads, tokens, features
+/// let (q, k) = (random.normal(shape, DType::F32)?, random.normal(shape, DType::F32)?);
+/// let scores = |start| -> refrain_nn::Result<_> {
+///     Ok(rotary.forward(&q, start)?.matmul(&rotary.forward(&k, start)?.transpose(-2, -1)?)?)
+/// };
+/// // A score depends on how far two tokens are apart, not on where they are.
+/// let difference = (scores(0)? - scores(20)?)?.abs()?.max(())?;
+/// assert!(difference.to_scalar::<f32>()? < 1e-4);
+/// # Ok::<(), refrain_nn::Error>(())
+/// ```
 pub struct Rotary {
     /// `[positions, width / 2]`
     cosines: Tensor,

@@ -50,7 +50,7 @@ impl FoldScore {
             accuracy: errors.accuracy,
             balanced_accuracy: errors.balanced_accuracy,
             majority_class: task.majority(),
-            majority_accuracy: confusion.occurs(task.majority().index()) as f64 / confusion.total() as f64,
+            majority_accuracy: confusion.support(task.majority().index()) as f64 / confusion.total() as f64,
             confusion,
             weights_sha256: task.model.weights_sha256()?,
             filled: fold.filled(panel),

@@ -17,7 +17,7 @@ use crate::precision::{precision, rounded};
 use crate::tensor::{DType, Shape, Tensor};
 use crate::types::Precision;
 
-/// Operands: what the input contributes to the gates `[B, T, 3 H]`, weight, bias, and the first state. Results: the states,
+/// Operands: what the input contributes to the gates `[B, T, 3 H]`, weight, bias, and the initial state. Results: the states,
 /// and if kept, for the backward pass, `r`, `z`, `n` and what `r` was multiplied by, `[B, T, 4 H]`.
 #[derive(Clone, Copy, Debug)]
 struct Gru {
@@ -90,7 +90,7 @@ impl Op for Gru {
             return Err(Error::shapes(Self::NAME, w.shape(), b.shape(), "the bias must be [3 hidden]"));
         }
         if h.dims() != [batch, hidden] {
-            let hint = "the first state must be [batch, hidden]";
+            let hint = "the initial state must be [batch, hidden]";
             return Err(Error::shapes(Self::NAME, x.shape(), h.shape(), hint));
         }
         let states = Spec::new([batch, steps, hidden], x.dtype());
@@ -132,8 +132,8 @@ impl Op for Gru {
     }
 }
 
-/// Operands: the states, what was kept of the gates, the weight, the first state, and the gradient of the states. Results: the
-/// gradients of what the input contributes to the gates, of the first state, and of what the state contributes to the gates.
+/// Operands: the states, what was kept of the gates, the weight, the initial state, and the gradient of the states. Results: the
+/// gradients of what the input contributes to the gates, of the initial state, and of what the state contributes to the gates.
 #[derive(Clone, Copy, Debug)]
 struct GruBackward;
 
@@ -166,7 +166,7 @@ impl Op for GruBackward {
 impl Tensor {
     /// The states of a gated recurrent unit (Cho et al., 2014) after each time step, in the form of PyTorch, in one launch. This
     /// tensor is what the input contributes to the gates `r`, `z` and `n`, `[B, T, 3 H]`: a [`Tensor::linear`] of the input
-    /// at all time steps. The weight is `[3 H, H]`, the bias `[3 H]`, the first state `[B, H]`, the result `[B, T, H]`. At each
+    /// at all time steps. The weight is `[3 H, H]`, the bias `[3 H]`, the initial state `[B, H]`, the result `[B, T, H]`. At each
     /// time step, with this tensor's parts `x_r`, `x_z`, `x_n` and those of the weight and the bias,
     ///
     /// ```text
@@ -194,9 +194,9 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes do not match, or there is no time step or no hidden feature.
-    pub fn gru(&self, weight: &Tensor, bias: &Tensor, first: &Tensor) -> Result<Tensor> {
-        let (x, first) = (of_precision(self)?, of_precision(first)?);
-        let (op, inputs) = gru(&x, weight, bias, &first);
+    pub fn gru(&self, weight: &Tensor, bias: &Tensor, initial: &Tensor) -> Result<Tensor> {
+        let (x, initial) = (of_precision(self)?, of_precision(initial)?);
+        let (op, inputs) = gru(&x, weight, bias, &initial);
         let operands = op.operands(&inputs)?;
         let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
         let y = apply_all_on(op, &inputs, &operands)?.into_iter().next();
@@ -207,9 +207,9 @@ impl Tensor {
     ///
     /// # Errors
     /// The same, and if `dst` does not match the result.
-    pub fn gru_into(&self, weight: &Tensor, bias: &Tensor, first: &Tensor, dst: &Tensor) -> Result<()> {
-        let (x, first) = (of_precision(self)?, of_precision(first)?);
-        let (op, inputs) = gru(&x, weight, bias, &first);
+    pub fn gru_into(&self, weight: &Tensor, bias: &Tensor, initial: &Tensor, dst: &Tensor) -> Result<()> {
+        let (x, initial) = (of_precision(self)?, of_precision(initial)?);
+        let (op, inputs) = gru(&x, weight, bias, &initial);
         let operands = op.operands(&inputs)?;
         let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
         apply_into_on(op, &inputs, &operands, dst)
@@ -221,8 +221,13 @@ fn of_precision(t: &Tensor) -> Result<Tensor> {
     t.to_dtype(precision().result(t.dtype()))
 }
 
-fn gru<'a>(x: &'a Tensor, weight: &'a Tensor, bias: &'a Tensor, first: &'a Tensor) -> (Gru, [&'a Tensor; 4]) {
-    let inputs = [x, weight, bias, first];
+fn gru<'a>(
+    x: &'a Tensor,
+    weight: &'a Tensor,
+    bias: &'a Tensor,
+    initial: &'a Tensor,
+) -> (Gru, [&'a Tensor; 4]) {
+    let inputs = [x, weight, bias, initial];
     let keep = is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
     (Gru { keep, precision: precision() }, inputs)
 }

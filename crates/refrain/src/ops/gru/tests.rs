@@ -207,7 +207,7 @@ fn empty_batches_destinations_and_bad_arguments() {
         refused(&x.narrow(2, 0, 9).unwrap(), &w, &b, &h, "input must be [batch, time, 3 hidden]");
         refused(&zeros(&[2, 0, 12]), &w, &b, &h, "one time step or more");
         refused(&x, &w, &zeros(&[4]), &h, "bias must be [3 hidden]");
-        refused(&x, &w, &b, &zeros(&[2, 3]), "first state must be [batch, hidden]");
+        refused(&x, &w, &b, &zeros(&[2, 3]), "initial state must be [batch, hidden]");
         let other = h.to_dtype(DType::F32).unwrap();
         assert!(matches!(x.gru(&w, &b, &other), Err(Error::DTypeMismatch { op: "gru", .. })));
     }
