@@ -146,7 +146,7 @@ pub fn describe(console: Console, set: &SeriesSet, report: &ReadReport) -> Resul
 /// Prints what panel was read.
 pub fn describe_panel(console: Console, panel: &Panel, report: &PanelReport) -> Result<()> {
     console.line(format!(
-        "panel       {}: {} moments of {} sources, {} features each, from {} to {}",
+        "panel       {}: {} time steps of {} sources, {} features each, from {} to {}",
         panel.file(),
         count(panel.rows()),
         panel.sources().len(),

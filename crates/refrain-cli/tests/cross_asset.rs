@@ -62,10 +62,10 @@ fn a_run_tells_of_every_fold_and_leaves_a_model_of_each() {
     let run = [LABELS, &["--epochs", "2", "--out", "run"]].concat();
     let said = place.refrain(&tiny(&run)).succeeded();
     for words in [
-        "300 moments of 2 sources, 2 features each",
+        "300 time steps of 2 sources, 2 features each",
         "made from prices 2 rows ahead: ",
         "4 labels missing",
-        "2 tested on 30 moments each, an embargo of 3",
+        "2 tested on 30 time steps each, an embargo of 3",
         "a change of more than 0.0500 in 2 rows",
         "fold 1/2  epoch   2/2",
         "1 from 2020-01-11 00:00:00",
@@ -130,7 +130,8 @@ fn evaluate_reports_what_train_reported() {
         assert_eq!(one["accuracy"], json["folds"][1]["accuracy"]);
     }
     let table = place.refrain(&["evaluate", "--model", "f32"]).succeeded().out;
-    for words in ["panel.csv: 300 moments", "1 from 2020-01-11 00:00:00", "majority", "fold 2: true class"] {
+    for words in ["panel.csv: 300 time steps", "1 from 2020-01-11 00:00:00", "majority", "fold 2: true class"]
+    {
         assert!(table.contains(words), "no {words:?} in {table}");
     }
     assert!(!table.contains("s per epoch"), "{table}");

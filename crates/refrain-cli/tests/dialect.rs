@@ -216,5 +216,5 @@ fn rows_out_of_order_and_rows_that_come_twice() {
     ];
     place.refrain(&cross).failed(&["panel.csv, line 5", "--sort"]);
     let planned = place.refrain(&[&cross[..], &["--sort", "--duplicates", "first"]].concat()).succeeded();
-    assert!(planned.out.contains("300 moments of 2 sources"), "{}", planned.out);
+    assert!(planned.out.contains("300 time steps of 2 sources"), "{}", planned.out);
 }

@@ -227,7 +227,11 @@ fn panels_tell_warn_leave_out_and_refuse_likewise() {
     let of = |part: &str, filled: usize, rows: usize| json!({"part": part, "channel": "f of A", "filled": filled, "rows": rows, "share": filled as f64 / rows as f64});
     assert_eq!(filled(&said.json()), json!([of("training", 30, 240), of("test", 3, 30)]));
     // A day of hours is carried forward, and no more.
-    assert!(said.err.contains("6 moments left out, because a value is older than allowed"), "{}", said.err);
+    assert!(
+        said.err.contains("6 time steps left out, because a value is older than allowed"),
+        "{}",
+        said.err
+    );
     assert_eq!(said.json()["folds"][0]["train_samples"], 240 - 6);
     assert!(
         said.err.contains("warning     more than 5.0 % filled: `f of A` (12.5 % of the training part)"),

@@ -77,7 +77,7 @@ pub enum Command {
     #[command(
         after_help = "A forecaster writes the column time and one column per channel, in the units of the series; for a long file the columns unique_id, \
         ds and forecast. A model of independent series forecasts any ids, also those that it has not been trained on. A classifier writes the columns source, time, up, \
-        down and flat: the probability of each class for each source at the last moment of the panel, which needs \
+        down and flat: the probability of each class for each source at the last time step of the panel, which needs \
         no labels. It uses the model of the last fold; for another, pass its folder (DIR/fold-2)."
     )]
     Forecast(Forecast),

@@ -83,7 +83,7 @@ pub fn models() -> &'static [Model] {
 impl Model {
     fn new(task: Task, listing: ModelListing, model: Setting) -> Model {
         let about_data = "The series or panel: `nyc-weather` (bundled), a CSV file, or - for standard input";
-        let about_gaps = "Longest gap that is filled, in rows, or `season`; windows or moments with a longer gap are left out";
+        let about_gaps = "Longest gap that is filled, in rows, or `season`; windows or time steps with a longer gap are left out";
         let about_precision = "Precision: f32; tf32 (rounds the factors of matrix products, on a GPU); bf16 (mixed: activations \
                                are bf16, parameters f32)";
         let data = Setting::new("data", &[about_data], "NAME|FILE", NYC_WEATHER.to_owned());

@@ -176,27 +176,27 @@ fn linear_bounds(c: &Case) -> Bounds {
     Bounds::Formula { outs: vec![Bound::Terms(out.reshape(&c.outputs[0].nd.dims), features as f64)], grads }
 }
 
-/// At each moment a state has what is rounded then, and what the state before it is off by. `r` and `z` pass on at most 1/4 of what
+/// At each time step a state has what is rounded then, and what the state before it is off by. `r` and `z` pass on at most 1/4 of what
 /// they are made of, `n` all of it. Backward the same, with each derivative at its largest.
 fn gru_bounds(c: &Case) -> Bounds {
     let (x, w, b, h0) = (c.operand(0), c.operand(1), c.operand(2), c.operand(3));
-    let &[batch, moments, gates] = &x.dims[..] else { panic!("{}: sizes", c.name) };
-    let (hidden, k) = (gates / 3, (gates + moments) as f64);
+    let &[batch, steps, gates] = &x.dims[..] else { panic!("{}: sizes", c.name) };
+    let (hidden, k) = (gates / 3, (gates + steps) as f64);
     let dy = c.cotangent(0);
-    let (mut out, mut dx) = (Nd::full(&[batch, moments, hidden], 0.0), Nd::full(&x.dims, 0.0));
+    let (mut out, mut dx) = (Nd::full(&[batch, steps, hidden], 0.0), Nd::full(&x.dims, 0.0));
     let (mut dw, mut db, mut dh0) = (Nd::full(&w.dims, 0.0), Nd::full(&b.dims, 0.0), Nd::full(&h0.dims, 0.0));
     for s in 0..batch {
-        // The largest that a state is and may be off by, after each moment.
+        // The largest that a state is and may be off by, after each time step.
         let mut size: Vec<f64> = (0..hidden).map(|j| h0.data[s * hidden + j].abs()).collect();
         let mut off = vec![0.0; hidden];
         let (mut sizes, mut sums) = (vec![size.clone()], vec![]);
-        for t in 0..moments {
+        for t in 0..steps {
             let of_state = |gate: usize, j: usize| -> f64 {
                 let row = gate * hidden + j;
                 let terms = (0..hidden).map(|i| w.data[row * hidden + i].abs() * (size[i] + off[i]));
                 terms.sum::<f64>() + b.data[row].abs()
             };
-            let part = |gate: usize, j: usize| x.data[(s * moments + t) * gates + gate * hidden + j].abs();
+            let part = |gate: usize, j: usize| x.data[(s * steps + t) * gates + gate * hidden + j].abs();
             let q: Vec<f64> = (0..hidden).map(|j| of_state(2, j)).collect();
             let new: Vec<f64> = (0..hidden)
                 .map(|j| {
@@ -207,23 +207,23 @@ fn gru_bounds(c: &Case) -> Bounds {
                 .collect();
             off = new;
             size.iter_mut().for_each(|h| *h = h.max(1.0));
-            out.data[(s * moments + t) * hidden..][..hidden].copy_from_slice(&off);
+            out.data[(s * steps + t) * hidden..][..hidden].copy_from_slice(&off);
             sizes.push(size.clone());
             sums.push(q);
         }
         let worst = 1.0 + off.iter().fold(0.0, |m: f64, &v| m.max(v));
         let mut carried = vec![0.0; hidden];
-        for t in (0..moments).rev() {
+        for t in (0..steps).rev() {
             let mut slopes = vec![0.0; gates];
             for j in 0..hidden {
-                let d = dy.data[(s * moments + t) * hidden + j].abs() + carried[j];
+                let d = dy.data[(s * steps + t) * hidden + j].abs() + carried[j];
                 slopes[j] = 0.25 * d * sums[t][j];
                 slopes[hidden + j] = 0.25 * d * (1.0 + sizes[t][j]);
                 slopes[2 * hidden + j] = d;
                 carried[j] = d;
             }
             for (row, &slope) in slopes.iter().enumerate() {
-                dx.data[(s * moments + t) * gates + row] = slope * worst;
+                dx.data[(s * steps + t) * gates + row] = slope * worst;
                 db.data[row] += slope * worst;
                 for i in 0..hidden {
                     dw.data[row * hidden + i] += slope * worst * sizes[t][i];

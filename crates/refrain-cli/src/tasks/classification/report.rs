@@ -37,7 +37,7 @@ pub fn page(
     page.facts(&[
         ("panel", panel.file().to_owned()),
         (
-            "moments",
+            "time steps",
             format!("{}, {} to {}", count(panel.rows()), panel.time(0), panel.time(panel.rows() - 1)),
         ),
         ("sources", panel.sources().join(", ")),

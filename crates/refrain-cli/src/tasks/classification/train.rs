@@ -310,7 +310,7 @@ impl Run<'_> {
             ))?;
         }
         line(format!(
-            "folds       {} tested on {} moments each, an embargo of {} between parts",
+            "folds       {} tested on {} time steps each, an embargo of {} between parts",
             self.folds.len(),
             count(self.folds[0].test.len()),
             count(data.folds.embargo),

@@ -111,11 +111,11 @@ impl fmt::Display for PanelReport {
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         let PanelReport { left_out, filled, outdated, unlabelled } = *self;
         write!(f, "{filled} value{} missing, replaced by the last known one; ", plural(filled))?;
-        write!(f, "{left_out} moment{} left out at the beginning", plural(left_out))?;
+        write!(f, "{left_out} time step{} left out at the beginning", plural(left_out))?;
         if outdated > 0 {
             write!(
                 f,
-                "; {outdated} moment{} left out, because a value is older than allowed (--max-gap)",
+                "; {outdated} time step{} left out, because a value is older than allowed (--max-gap)",
                 plural(outdated)
             )?;
         }
@@ -200,14 +200,14 @@ impl Panel {
     /// [`SeriesSet::before`](crate::data::series::SeriesSet::before).
     ///
     /// # Errors
-    /// [`Error::Origin`] if it is no time, if it has a zone and the times of the file have none, or if no moment is before it.
+    /// [`Error::Origin`] if it is no time, if it has a zone and the times of the file have none, or if no time step is before it.
     pub fn rows_before(&self, text: &str, dialect: &Dialect) -> Result<usize> {
         let refuse = |problem: String, fix| Err(Error::Origin { file: self.file.clone(), problem, fix });
         match stamps::named_beside(text, dialect, self.utc, "the panel") {
             Err((problem, fix)) => refuse(problem, fix),
             Ok(named) => match self.times.partition_point(|&time| time < named) {
                 0 => refuse(
-                    format!("no moment is before {text}; the first is {}", self.time(0)),
+                    format!("no time step is before {text}; the first is {}", self.time(0)),
                     "choose a later time",
                 ),
                 rows => Ok(rows),
@@ -267,7 +267,7 @@ impl Panel {
             report.unlabelled = labels.iter().filter(|label| label.is_none()).count();
         }
         if report.unlabelled == labels.len() {
-            let problem = "no moment of any source has a label".to_owned();
+            let problem = "no time step of any source has a label".to_owned();
             let fix = match report.outdated {
                 0 => "add labels, or shorten the label horizon",
                 _ => {

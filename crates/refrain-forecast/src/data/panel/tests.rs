@@ -53,7 +53,7 @@ fn rows_may_come_source_by_source_and_what_is_missing_takes_the_last_known_value
     assert_eq!(report, PanelReport { left_out: 1, filled: 4, outdated: 0, unlabelled: 2 });
     assert_eq!(
         report.to_string(),
-        "4 values missing, replaced by the last known one; 1 moment left out at the beginning; 2 labels missing"
+        "4 values missing, replaced by the last known one; 1 time step left out at the beginning; 2 labels missing"
     );
 }
 
@@ -72,7 +72,7 @@ fn a_panel_to_classify_needs_neither_labels_nor_prices() {
     assert_eq!((bare.rows(), bare.labelled(0..2).len(), report.unlabelled), (2, 0, 0));
     assert_eq!(
         report.to_string(),
-        "1 value missing, replaced by the last known one; 0 moments left out at the beginning"
+        "1 value missing, replaced by the last known one; 0 time steps left out at the beginning"
     );
     for text in [with("label", ["up", "", "no label", "down"]), with("price", ["1", "2", "-", "4"])] {
         let (panel, _) = unlabelled(&text);
@@ -129,7 +129,7 @@ fn moments_at_which_a_value_is_too_old_have_no_labels() {
     let (rows, report) = labelled(&daily, MaxGap::Rows(3));
     assert_eq!((rows, report.outdated, report.unlabelled), (vec![0, 1, 2, 3, 6, 7, 8, 9], 2, 4));
     assert!(
-        report.to_string().contains("2 moments left out, because a value is older than allowed"),
+        report.to_string().contains("2 time steps left out, because a value is older than allowed"),
         "{report}"
     );
     assert_eq!(labelled(&daily, MaxGap::Rows(0)).0, [0, 6, 7, 8, 9]);
@@ -143,7 +143,7 @@ fn moments_at_which_a_value_is_too_old_have_no_labels() {
     let text = "time,source,f,label\n2020-01-01,A,1,\n2020-01-02,A,,up\n";
     let message = Panel::from_csv(text.as_bytes(), "a.csv", &all).unwrap_err().to_string();
     assert!(
-        message.contains("no moment of any source has a label") && message.contains("--max-gap"),
+        message.contains("no time step of any source has a label") && message.contains("--max-gap"),
         "{message}"
     );
 }
@@ -217,8 +217,8 @@ fn wrong_files_are_told_by_line_and_column() {
         ),
         ("time,source,f,label\n2020-01-02,A,1,up\n2020-01-01,A,2,up\n", "earlier than"),
         ("time,source,f,label\n2020-01-01,A,1,up\n2020-01-01,B,,up\n", "`f of B` is missing"),
-        ("time,source,f,label\n2020-01-01,A,1,\n", "no moment of any source has a label"),
-        ("time,source,f,price\n2020-01-01,A,1,5\n", "no moment of any source has a label"),
+        ("time,source,f,label\n2020-01-01,A,1,\n", "no time step of any source has a label"),
+        ("time,source,f,price\n2020-01-01,A,1,5\n", "no time step of any source has a label"),
     ] {
         let message = read(text).unwrap_err().to_string();
         assert!(message.contains(expected) && message.contains("a.csv"), "{text}: {message}");
@@ -237,7 +237,7 @@ fn rules_that_make_no_labels_are_refused() {
         (rule(1, -1.0, Change::Difference), "label threshold is -1"),
         (rule(1, f64::NAN, Change::Difference), "label threshold is NaN"),
         (rule(1, 0.1, Change::Relative), "at 2020-01-02 00:00:00 the price of A is -1"),
-        (rule(usize::MAX, 0.1, Change::Difference), "no moment of any source has a label"),
+        (rule(usize::MAX, 0.1, Change::Difference), "no time step of any source has a label"),
     ] {
         let message = result.unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");

@@ -1,4 +1,4 @@
-//! Cross entropy with weights of classes, with rows that do not count, and row by row: a composition.
+//! Cross entropy with weights of classes, with ignored rows, and row by row: a composition.
 
 use super::{Reduction, result};
 use crate::error::{Error, Result};
@@ -11,14 +11,14 @@ pub struct CrossEntropyOptions<'a> {
     pub label_smoothing: f64,
     /// A weight for each class, `[classes]`, in the dtype of the logits. Without it, each is 1.
     pub weights: Option<&'a Tensor>,
-    /// Rows with this id do not count.
+    /// Rows with this id are ignored.
     pub ignore_index: Option<i64>,
-    /// What becomes of the losses of rows. The mean is weighted by the classes; without one, rows that do not count are 0.
+    /// What becomes of the losses of rows. The mean is weighted by the classes; without one, ignored rows are 0.
     pub reduction: Reduction,
 }
 
 impl Tensor {
-    /// [`Tensor::cross_entropy`] with options, as in PyTorch: weights of classes, an id whose rows do not count, and the
+    /// [`Tensor::cross_entropy`] with options, as in PyTorch: weights of classes, an id whose rows are ignored, and the
     /// losses of the rows or their sum instead of the mean.
     ///
     /// It is composed of [`Tensor::log_softmax`], [`Tensor::gather`] and sums, and keeps as many numbers as there are logits;
