@@ -11,6 +11,7 @@
 //! | declare and hold parameters | [`ParameterBuilder`], [`Parameter`], [`Parameters`], [`Init`] |
 //! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv1d`], [`Conv2d`], [`ConvTranspose1d`], [`ConvTranspose2d`], [`MaxPool1d`], [`MaxPool2d`], [`AvgPool1d`], [`AvgPool2d`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`CrossAttention`], [`KeyValueCache`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`], [`Flatten`]; [`Lambda`] (any function), [`Sequential`] and the trait [`Module`] |
 //! | look at a model | derive [`Layers`](trait@Layers) for it: it prints as a tree of layers; [`Parameters`] prints as a table of layers, shapes and counts |
+//! | find out in which layer an error happened | [`Error`] says it; your own layers do so with [`in_layer`] |
 //! | say whether the model trains or predicts | [`Mode`] |
 //! | update the parameters | [`AdamW`], [`Adam`], [`Sgd`], [`RmsProp`], [`Lion`], the trait [`Optimizer`]; [`LearningRate`], [`Plateau`]; schedules are [`refrain::optim::Schedule`] |
 //! | take shuffled batches | [`Batches`]; [`Prefetch`] reads ahead what does not fit on the device |
