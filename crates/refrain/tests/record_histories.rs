@@ -428,6 +428,41 @@ fn a_weight_that_is_the_result_of_an_operation_now_is_found_before_the_next_call
 }
 
 #[test]
+fn a_history_that_ends_between_two_calls_is_found_before_the_next_one() {
+    for device in devices() {
+        let x = [vector(&[1.0, 2.0], &device)];
+        type End<'a> = &'a dyn Fn(&Tensor) -> Result<()>;
+        let by_eager_code: End<'_> = &|t| t.copy_from(&vector(&[5.0, 5.0], &device));
+        let by_a_replay: End<'_> = &|t| {
+            let mut step = Step::new(&device, |x| {
+                t.copy_from(&x[0])?;
+                Ok(vec![])
+            });
+            step.call(&x)?;
+            step.finish()
+        };
+        for end in [by_eager_code, by_a_replay] {
+            let (w, gradient) = parameter(&[3.0, -1.0], &device);
+            let (other, _) = parameter(&[1.0, 1.0], &device);
+            let t = vector(&[0.0, 0.0], &device);
+            t.copy_from(&w).unwrap();
+            let mut step = Step::new(&device, |x| {
+                let loss = t.mul(&x[0])?.add(&other)?.sum(())?;
+                loss.backward_retain()?;
+                Ok(vec![loss.detach()])
+            });
+            step.call(&x).unwrap();
+            step.call(&x).unwrap();
+            assert_eq!(values(&gradient), [2.0, 4.0]);
+            end(&t).unwrap();
+            let error = failure(&mut step, &x);
+            assert!(error.to_string().contains("(f32 [2]) no longer requires a gradient"), "{error}");
+            assert_eq!(values(&gradient), [2.0, 4.0]);
+        }
+    }
+}
+
+#[test]
 fn changes_that_a_backward_pass_does_not_see_cost_no_recording() {
     for device in devices() {
         let ((w, gradient), (other, _)) = (parameter(&[3.0, 1.0], &device), parameter(&[1.0, 1.0], &device));

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::lineage::check_current;
 use super::tape::{check_destination, check_in_place};
+use super::watched::history_changed;
 use crate::device::program::Effects;
 use crate::device::recording;
 use crate::error::{Error, Result};
@@ -326,6 +327,7 @@ impl Effects for Outside {
             let before =
                 if *ends_history { std::mem::take(&mut *tensor.history()) } else { History::Constant };
             if *gains_history || !matches!(before, History::Constant) {
+                history_changed();
                 let change = tensor.lineage().change(by);
                 if *is_current {
                     tensor.belongs_to_change(change);

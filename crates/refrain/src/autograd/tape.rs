@@ -116,11 +116,11 @@ fn wrote_with(op: &'static str, recording: Option<(TapeEntry, Function)>, dst: &
     let before = Before::take(dst);
     if let Some((recording, function)) = recording {
         recording.finish_with(function, outputs);
-        history_changed();
     }
     let changed = dst.requires_grad() || before.has_history();
     if changed {
         supersede(op, dst);
+        history_changed();
     }
     outside::wrote(op, dst, before, changed);
 }
