@@ -166,6 +166,33 @@ fn an_interrupted_comparison_keeps_what_is_finished_and_goes_on_to_the_same_figu
 }
 
 #[test]
+fn all_models_of_a_comparison_decay_the_same_parameters() {
+    let place = place();
+    let compare = [&["compare"], &SETTINGS[..], &["--models", "nlinear,dlinear", "--out", "all", "--json"]];
+    place.refrain(&compare.concat()).succeeded();
+    let kept = || {
+        serde_json::from_slice::<Value>(&std::fs::read(place.path("all/comparison.json")).unwrap()).unwrap()
+    };
+    let decays = || {
+        let config = std::fs::read(place.path("all/dlinear/config.json")).unwrap();
+        serde_json::from_slice::<Value>(&config).unwrap()["config"]["training"]["decay_all"].clone()
+    };
+    assert_eq!(
+        (decays(), kept()["models"][1]["settings"]["decay-all"].clone()),
+        (false.into(), false.into())
+    );
+    // A comparison as earlier versions kept it: everything decayed, and they did not say so.
+    let mut old = kept();
+    for model in old["models"].as_array_mut().unwrap() {
+        model["settings"].as_object_mut().unwrap().remove("decay-all");
+    }
+    std::fs::write(place.path("all/comparison.json"), old.to_string()).unwrap();
+    std::fs::remove_dir_all(place.path("all/dlinear")).unwrap();
+    place.refrain(&["compare", "--resume", "all", "--device", "cpu"]).succeeded();
+    assert_eq!(decays(), true);
+}
+
+#[test]
 fn a_comparison_is_not_continued_with_other_data() {
     let place = place();
     let compare = [&["compare"], &SETTINGS[..], &["--models", "nlinear,dlinear", "--out", "all", "--json"]];

@@ -186,6 +186,17 @@ fn rotary_positions_turn_queries_and_keys_before_the_scores() {
 }
 
 #[test]
+fn rotary_positions_without_angles_are_refused() {
+    let new = |positions, base| {
+        Rotary::new(4, positions, base, DType::F32, &device()).map(|_| ()).unwrap_err().to_string()
+    };
+    for base in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert!(new(8, base).contains(&format!("no base {base}; use a positive number")), "{}", new(8, base));
+    }
+    assert!(new(0, 100.0).contains("0 positions"), "{}", new(0, 100.0));
+}
+
+#[test]
 fn only_the_distance_of_tokens_counts_with_rotary_positions() {
     let rotary = AttentionOptions { rotary: ROTARY, ..AttentionOptions::new(8, 2) };
     let layer = attention(&rotary, DType::F64);

@@ -31,7 +31,7 @@ use list::{MODEL, Model, models};
 const MASK: &str = "mask-ratio";
 
 /// Whether norms and biases decay.
-const DECAY_ALL: &str = "decay-all";
+pub const DECAY_ALL: &str = "decay-all";
 
 /// The settings that the user gave.
 #[derive(Debug, Clone, Default, PartialEq)]

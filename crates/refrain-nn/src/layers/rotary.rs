@@ -60,10 +60,21 @@ impl Rotary {
     /// usually 10,000). The angles are computed in f64 and kept in `dtype`.
     ///
     /// # Errors
-    /// If `width` is odd, if the dtype is not floating-point, or with more than 2^30 angles.
+    /// If `width` is odd, there are no positions, `base` is not positive and finite, or the dtype is not floating-point, or with more
+    /// than 2^30 angles.
     pub fn new(width: usize, positions: usize, base: f64, dtype: DType, device: &Device) -> Result<Rotary> {
         if width == 0 || !width.is_multiple_of(2) {
             let message = format!("heads of {width} features have no halves; use an even number");
+            return Err(Error::invalid(LAYER, message));
+        }
+        if positions == 0 {
+            return Err(Error::invalid(
+                LAYER,
+                "there are 0 positions; give the length of the longest sequence",
+            ));
+        }
+        if !(base > 0.0 && base.is_finite()) {
+            let message = format!("angles have no base {base}; use a positive number, usually 10,000");
             return Err(Error::invalid(LAYER, message));
         }
         if !dtype.is_float() {
@@ -89,6 +100,16 @@ impl Rotary {
     /// # Errors
     /// If the last size is not `width`, the positions go beyond those of this layer, or the dtype is another one.
     pub fn forward(&self, x: &Tensor, start: usize) -> Result<Tensor> {
+        self.turn(x, start, self.cosines.dtype())
+    }
+
+    /// [`Rotary::forward`] of queries and keys that mixed precision may have made in another dtype than that of the angles. The
+    /// angles of their positions are converted.
+    pub(super) fn forward_mixed(&self, x: &Tensor, start: usize) -> Result<Tensor> {
+        self.turn(x, start, x.dtype())
+    }
+
+    fn turn(&self, x: &Tensor, start: usize, dtype: DType) -> Result<Tensor> {
         let (positions, half) = (self.cosines.dims()[0], self.cosines.dims()[1]);
         let steps = match x.dims() {
             [.., steps, width] if *width == 2 * half => *steps,
@@ -104,17 +125,11 @@ impl Rotary {
             );
             return Err(Error::invalid(LAYER, message));
         }
-        let (cos, sin) = (self.cosines.narrow(0, start, steps)?, self.sines.narrow(0, start, steps)?);
+        let angles = |table: &Tensor| table.narrow(0, start, steps)?.to_dtype(dtype);
+        let (cos, sin) = (angles(&self.cosines)?, angles(&self.sines)?);
         let (a, b) = (x.narrow(-1, 0, half)?, x.narrow(-1, half, half)?);
         let turned = [a.mul(&cos)?.sub(&b.mul(&sin)?)?, b.mul(&cos)?.add(&a.mul(&sin)?)?];
         Ok(Tensor::concat(&[&turned[0], &turned[1]], -1)?)
-    }
-
-    /// [`Rotary::forward`] of queries and keys that mixed precision may have made in another dtype than that of the angles. The
-    /// angles are converted.
-    pub(super) fn forward_mixed(&self, x: &Tensor, start: usize) -> Result<Tensor> {
-        let convert = |angles: &Tensor| angles.to_dtype(x.dtype());
-        Rotary { cosines: convert(&self.cosines)?, sines: convert(&self.sines)? }.forward(x, start)
     }
 }
 

@@ -52,6 +52,9 @@ impl Moments {
 
 /// AdamW (Loshchilov and Hutter, ICLR 2019) with PyTorch's formula, [`refrain::optim::adamw`]: one launch
 /// for all parameters.
+///
+/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// ([`Parameters::set_group`]).
 pub struct AdamW {
     options: AdamWOptions,
     moments: Moments,
@@ -94,6 +97,9 @@ impl Optimizer for AdamW {
 
 /// Adam (Kingma and Ba, ICLR 2015) with PyTorch's formula, [`refrain::optim::adam`]: one launch for all parameters. Its weight
 /// decay is part of the gradient; [`AdamW`] has one of its own.
+///
+/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// ([`Parameters::set_group`]).
 ///
 /// ```
 /// use refrain::optim::{AdamOptions, Schedule};

@@ -11,6 +11,9 @@ use crate::parameters::Parameters;
 /// Lion (Chen et al., NeurIPS 2023), [`refrain::optim::lion`]: one launch for all parameters, and one running mean instead of
 /// the two of [`AdamW`](crate::AdamW). Each number moves by the learning rate in every step, so the rate is usually a third to a
 /// tenth of that of AdamW, and the weight decay as much larger.
+///
+/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// ([`Parameters::set_group`]).
 pub struct Lion {
     options: LionOptions,
     state: StepState,

@@ -9,6 +9,9 @@ use crate::error::Result;
 use crate::parameters::Parameters;
 
 /// RMSprop with PyTorch's formula, [`refrain::optim::rmsprop`]: one launch for all parameters.
+///
+/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// ([`Parameters::set_group`]).
 pub struct RmsProp {
     options: RmsPropOptions,
     state: StepState,

@@ -18,7 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, Cell};
 use crate::run::{self, COMPARISON, COMPARISON_PLOT, COMPARISON_TABLE, OUTCOME};
 use crate::run_config::{Forecasts, RunConfig};
-use crate::settings::{Complete, Settings};
+use crate::settings::{Complete, DECAY_ALL, Settings};
 use crate::source;
 use crate::tasks::as_json;
 
@@ -126,6 +126,7 @@ pub fn start(args: &Compare, all: &[Complete]) -> Result<()> {
     let chosen = |settings: &Complete| {
         let (model, mut settings) = (settings.model().to_owned(), settings.chosen());
         settings.insert("data".to_owned(), source::lasting(&data).into());
+        settings.entry(DECAY_ALL.to_owned()).or_insert(false.into());
         Chosen { model, settings }
     };
     let comparison = Comparison {
@@ -145,7 +146,11 @@ pub fn resume(args: &Compare, path: &Path) -> Result<()> {
     let folder = RunFolder::open_with(path, COMPARISON, "pass the folder that `refrain compare` wrote to")?;
     let file = path.join(COMPARISON);
     let text = std::fs::read_to_string(&file).map_err(|source| Error::read(&file, source))?;
-    let comparison: Comparison = serde_json::from_str(&text).map_err(|error| damaged(&file, &error))?;
+    let mut comparison: Comparison = serde_json::from_str(&text).map_err(|error| damaged(&file, &error))?;
+    for chosen in &mut comparison.models {
+        // Where it was not kept, an earlier version began the comparison, and everything decayed.
+        chosen.settings.entry(DECAY_ALL.to_owned()).or_insert(true.into());
+    }
     let Some(first) = comparison.models.first() else {
         return Err(Error::run(&file, "it names no model", "start a new comparison"));
     };

@@ -1,5 +1,7 @@
+use half::{bf16, f16};
+
 use crate::ops::testing::devices;
-use crate::{DType, Error, Tensor, gradcheck};
+use crate::{DType, Device, Element, Error, Tensor, gradcheck};
 
 #[test]
 fn gradients_agree_with_finite_differences() {
@@ -70,18 +72,37 @@ fn integers_take_what_maps_integers_to_integers() {
 
 #[test]
 fn signs_of_halves_change_in_every_layout() {
-    let device = crate::Device::cpu();
-    let wide: Vec<f32> = (0..300 * 75).map(|i| (i * 37 % 101) as f32 * 0.25 - 12.0).collect();
-    let wide = Tensor::from_slice(&wide, [300, 75], &device).unwrap();
-    for dtype in [DType::F16, DType::BF16] {
-        let x = wide.to_dtype(dtype).unwrap();
-        for x in
-            [x.clone(), x.narrow(1, 3, 67).unwrap(), x.transpose(0, 1).unwrap(), x.narrow(1, 5, 1).unwrap()]
-        {
-            let of = |t: Tensor| t.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
-            let numbers = of(x.clone());
-            assert_eq!(of(x.neg().unwrap()), numbers.iter().map(|v| -v).collect::<Vec<_>>());
-            assert_eq!(of(x.abs().unwrap()), numbers.iter().map(|v| v.abs()).collect::<Vec<_>>());
+    // As bits, which tell the zeros apart. All NaN have those of one, because devices may change their signs.
+    const NAN: u16 = 0x7fff;
+    fn check<T: Element>(device: &Device, of: fn(f32) -> T, bits: fn(T) -> u16) {
+        let rare = [0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-7, -1e-7];
+        let number = |i: usize| match i % 11 {
+            at @ 0..8 => rare[at],
+            _ => (i * 37 % 101) as f32 * 0.25 - 12.0,
+        };
+        let wide: Vec<T> = (0..300 * 75).map(|i| of(number(i))).collect();
+        let x = Tensor::from_slice(&wide, [300, 75], device).unwrap();
+        for x in [
+            x.clone(),
+            x.narrow(1, 3, 67).unwrap(),
+            x.transpose(0, 1).unwrap(),
+            x.narrow(1, 5, 1).unwrap(),
+            x.narrow(1, 6, 1).unwrap().broadcast_to([300, 9]).unwrap(),
+        ] {
+            let bits = |t: &Tensor| t.to_vec::<T>().unwrap().into_iter().map(bits).collect::<Vec<_>>();
+            let before = bits(&x);
+            let around = Tensor::zeros([x.dims()[0], x.dims()[1] + 2], x.dtype(), device).unwrap();
+            let within = around.narrow(1, 1, x.dims()[1]).unwrap();
+            let negated: Vec<u16> = before.iter().map(|&b| if b == NAN { b } else { b ^ 0x8000 }).collect();
+            x.neg_into(&within).unwrap();
+            assert_eq!((bits(&x.neg().unwrap()), bits(&within)), (negated.clone(), negated));
+            let absolute: Vec<u16> = before.iter().map(|b| b & 0x7fff).collect();
+            x.abs_into(&within).unwrap();
+            assert_eq!((bits(&x.abs().unwrap()), bits(&within)), (absolute.clone(), absolute));
         }
+    }
+    for device in devices() {
+        check(&device, f16::from_f32, |v| if v.is_nan() { NAN } else { v.to_bits() });
+        check(&device, bf16::from_f32, |v| if v.is_nan() { NAN } else { v.to_bits() });
     }
 }
