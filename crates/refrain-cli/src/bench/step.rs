@@ -149,7 +149,7 @@ impl Workload for CrossSizes {
 }
 
 /// A model, its optimiser and the batches: forward, loss, backward, clipping at 1.0 and AdamW (learning rate 1e-3,
-/// weight decay 0.01).
+/// weight decay 0.01 of all parameters).
 pub struct StepBench {
     model: Model,
     optimizer: AdamW,
@@ -198,7 +198,9 @@ impl StepBench {
     /// [`refrain_forecast::Error::Engine`] if the device has no memory for them.
     pub fn new(workload: &dyn Workload, device: &Device, seed: u64) -> Result<StepBench> {
         let generator = Generator::new(device, seed.wrapping_add(1))?;
-        let model = workload.model(device, seed)?;
+        let mut model = workload.model(device, seed)?;
+        // As the other frameworks do.
+        model.parameters_mut().set_group(|_, _| true, |group| group.decay_factor = 1.0)?;
         let batch = |_| workload.random(&generator, workload.rows());
         let batches = (0..POOL).map(batch).collect::<refrain::Result<_>>()?;
         let options = AdamWOptions { weight_decay: 0.01, ..AdamWOptions::default() };

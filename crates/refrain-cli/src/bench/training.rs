@@ -44,7 +44,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// AdamW with weight decay 0.01 and a constant learning rate, gradient norm clipped at 1.0.
+    /// AdamW with weight decay 0.01 of all parameters, as the other frameworks have it, and a constant learning rate, gradient norm clipped at 1.0.
     pub(super) fn config(&self) -> TrainingConfig {
         let Pace { epochs, batch_size, accumulate, lr, seed } = *self;
         TrainingConfig {
@@ -54,7 +54,7 @@ impl Pace {
             lr,
             schedule: LrSchedule::Constant,
             weight_decay: 0.01,
-            decay_all: false,
+            decay_all: true,
             clip: 1.0,
             patience: epochs,
             seed,
