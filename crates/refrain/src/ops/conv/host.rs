@@ -12,6 +12,7 @@ use crate::device::cpu::bf16_pairs::Bf16Pairs;
 use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
+use crate::device::cpu::simd::simd;
 use crate::device::cpu::widen::{Bf16Operand, Widened, output};
 use crate::error::Result;
 use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Paired, Single};
@@ -93,17 +94,16 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
             parallel::for_each(true, y.par_chunks_mut(to.0 * plane).enumerate(), |(at, y)| {
                 let group = at % groups;
                 let x = &self.x[at * from.0 * from_plane..][..from.0 * from_plane];
+                let bias = bias.map(|bias| &bias[group * to.0..][..to.0]);
+                if let (Some(windows), Some(weights)) = (&windows, &weights) {
+                    return self.by_windows(windows, weights, (x, group), (to, bias), keep, y);
+                }
                 if !keep {
                     y.fill(R::ZERO);
                 }
-                match (&windows, &weights) {
-                    (Some(windows), Some(weights)) => self.by_windows(windows, weights, (x, group), to, y),
-                    _ => self.by_parts((x, group), (from, to), y),
-                }
-                if let Some(bias) = bias {
-                    for (y, &bias) in y.chunks_exact_mut(plane).zip(&bias[group * to.0..]) {
-                        y.iter_mut().for_each(|y| *y += bias);
-                    }
+                self.by_parts((x, group), (from, to), y);
+                for (y, &bias) in y.chunks_exact_mut(plane).zip(bias.into_iter().flatten()) {
+                    y.iter_mut().for_each(|y| *y += bias);
                 }
             });
         })
@@ -133,13 +133,14 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
         weights
     }
 
-    /// Adds an image of a group, as a product with its windows.
+    /// Writes an image of a group, or adds it, as a product with its windows.
     fn by_windows(
         &self,
         windows: &Windows,
         weights: &[E],
         (x, group): (&[E], usize),
-        (to, [rows, columns]): (usize, [usize; 2]),
+        ((to, [rows, columns]), bias): ((usize, [usize; 2]), Option<&[R]>),
+        keep: bool,
         y: &mut [R],
     ) {
         let (depth, begin) = (windows.depth(), windows.begin);
@@ -149,9 +150,19 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
         let mut sums = Scratch::<R>::new(to * rows * begin);
         let c = MatrixMut::row_major(&mut sums, to, rows * begin);
         (self.product)(weights, windows.matrix(&matrix).t(), c, Accumulate::Replace);
-        for (y, sums) in y.chunks_exact_mut(columns).zip(sums.chunks_exact(begin)) {
-            y.iter_mut().zip(sums).for_each(|(y, &sum)| *y += sum);
-        }
+        simd(
+            #[inline(always)]
+            || {
+                for (line, (y, sums)) in y.chunks_exact_mut(columns).zip(sums.chunks_exact(begin)).enumerate()
+                {
+                    let of_y = |y: R| if keep { y } else { R::ZERO };
+                    match bias.map(|bias| bias[line / rows]) {
+                        Some(bias) => y.iter_mut().zip(sums).for_each(|(y, &sum)| *y = of_y(*y) + sum + bias),
+                        None => y.iter_mut().zip(sums).for_each(|(y, &sum)| *y = of_y(*y) + sum),
+                    }
+                }
+            },
+        );
     }
 
     /// Adds an image of a group of a transposed convolution: for each pixel of the source a window, whose elements are added

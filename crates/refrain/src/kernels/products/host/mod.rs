@@ -167,8 +167,9 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
     let arch = arch();
     let finish = !epilogue.is_only_bias();
     let Epilogue { bias, pre_activation, activation, gradient, residual } = epilogue;
-    // Even a few rows are divided among the threads.
-    let block_m = BLOCK_M.min(m.div_ceil(16).next_multiple_of(12));
+    // Even a few rows are divided among the threads; but each block reads all panels.
+    let blocks = if splits && parallel::allowed() { 16 } else { 1 };
+    let block_m = BLOCK_M.min(m.div_ceil(blocks).next_multiple_of(12));
     let c_row_stride = c.row_stride;
     let c = c.used();
     let kept_row_stride = pre_activation.as_ref().map_or(0, |kept| kept.row_stride);
