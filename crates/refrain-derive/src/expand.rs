@@ -3,10 +3,14 @@
 #[cfg(test)]
 mod tests;
 
-use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
+use proc_macro2::{TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Error, Fields, Ident, Index, Member, Result, Type, WhereClause, parse_quote};
+use syn::{
+    Attribute, Data, DeriveInput, Error, Fields, Ident, Index, Member, Path, Result, Type, WhereClause,
+    WherePredicate, parse_quote,
+};
 
 /// What a field is in the tree.
 #[derive(Clone, Copy, PartialEq)]
@@ -29,22 +33,28 @@ struct Shown<'a> {
 /// The implementations of `Layers`, and of `Display` by it.
 pub fn layers(input: &DeriveInput) -> Result<TokenStream> {
     let name = &input.ident;
+    let nn = of_crate(&input.attrs)?;
     let mut all = Vec::new();
     let tree = match &input.data {
         Data::Struct(data) => {
             let fields = shown(&data.fields)?;
-            let (pattern, tree) = (pattern(&fields), tree(name, &fields));
+            let (pattern, tree) = (pattern(&fields), tree(&nn, name, &fields));
             all.extend(fields);
             quote! { let Self #pattern = *self; #tree }
         }
         Data::Enum(data) => {
             let mut arms = Vec::new();
             for variant in &data.variants {
+                if let Some(attribute) = of_layers(&variant.attrs).next() {
+                    let message =
+                        "a variant has no options; put `#[layers(skip)]` on the field that is not shown";
+                    return Err(Error::new(attribute.span(), message));
+                }
                 let (variant_name, fields) = (&variant.ident, shown(&variant.fields)?);
                 let tree = match (&variant.fields, &fields[..]) {
                     // A choice between layers is the layer that was chosen.
-                    (Fields::Unnamed(_), [only]) if only.role == Role::Part => part_tree(only),
-                    _ => tree(variant_name, &fields),
+                    (Fields::Unnamed(_), [only]) if only.role == Role::Part => part_tree(&nn, only),
+                    _ => tree(&nn, variant_name, &fields),
                 };
                 let pattern = pattern(&fields);
                 arms.push(quote! { Self::#variant_name #pattern => #tree });
@@ -57,12 +67,12 @@ pub fn layers(input: &DeriveInput) -> Result<TokenStream> {
             return Err(Error::new(data.union_token.span, message));
         }
     };
-    let (parameters, arguments, bounds) = input.generics.split_for_impl();
-    let bounds = with_bounds(bounds, input.generics.type_params().next().is_some(), &all);
+    let (parameters, arguments, _) = input.generics.split_for_impl();
+    let bounds = with_bounds(&nn, input, &all);
     Ok(quote! {
         #[automatically_derived]
-        impl #parameters ::refrain_nn::Layers for #name #arguments #bounds {
-            fn layers(&self) -> ::refrain_nn::LayerTree {
+        impl #parameters #nn::Layers for #name #arguments #bounds {
+            fn layers(&self) -> #nn::LayerTree {
                 #tree
             }
         }
@@ -70,10 +80,30 @@ pub fn layers(input: &DeriveInput) -> Result<TokenStream> {
         #[automatically_derived]
         impl #parameters ::core::fmt::Display for #name #arguments #bounds {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                ::core::fmt::Display::fmt(&::refrain_nn::Layers::layers(self), f)
+                ::core::fmt::Display::fmt(&#nn::Layers::layers(self), f)
             }
         }
     })
+}
+
+fn of_layers(attributes: &[Attribute]) -> impl Iterator<Item = &Attribute> {
+    attributes.iter().filter(|attribute| attribute.path().is_ident("layers"))
+}
+
+/// Where `refrain_nn` is: `#[layers(crate = path)]` on the type says so if it has another name.
+fn of_crate(attributes: &[Attribute]) -> Result<Path> {
+    let mut nn = parse_quote! { ::refrain_nn };
+    for attribute in of_layers(attributes) {
+        attribute.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("crate") {
+                let message = "on a type, use `crate = path` to say where `refrain_nn` is; `skip` and `show` are for fields";
+                return Err(meta.error(message));
+            }
+            nn = meta.value()?.call(Path::parse_mod_style)?;
+            Ok(())
+        })?;
+    }
+    Ok(nn)
 }
 
 /// The fields that are in the tree.
@@ -81,18 +111,21 @@ fn shown(fields: &Fields) -> Result<Vec<Shown<'_>>> {
     let mut all = Vec::new();
     for (i, field) in fields.iter().enumerate() {
         let mut role = Some(Role::Part);
-        for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("layers")) {
+        let mut is_said = false;
+        for attribute in of_layers(&field.attrs) {
+            const WORDS: &str = "use `skip` for a field that is not shown, or `show` for a setting";
             attribute.parse_nested_meta(|meta| {
                 role = match () {
+                    () if std::mem::replace(&mut is_said, true) => return Err(meta.error(WORDS)),
                     () if meta.path.is_ident("skip") => None,
                     () if meta.path.is_ident("show") => Some(Role::Setting),
-                    () => {
-                        let message = "use `skip` for a field that is not shown, or `show` for a setting";
-                        return Err(meta.error(message));
-                    }
+                    () => return Err(meta.error(WORDS)),
                 };
                 Ok(())
             })?;
+            if !is_said {
+                return Err(Error::new(attribute.span(), WORDS));
+            }
         }
         let Some(role) = role else { continue };
         let member = match &field.ident {
@@ -111,12 +144,12 @@ fn pattern(fields: &[Shown<'_>]) -> TokenStream {
 }
 
 /// The tree of a struct or of a variant.
-fn tree(name: &Ident, fields: &[Shown<'_>]) -> TokenStream {
-    let kind = name.to_string();
+fn tree(nn: &Path, name: &Ident, fields: &[Shown<'_>]) -> TokenStream {
+    let kind = name.unraw().to_string();
     let calls = fields.iter().map(|field| {
         let Shown { member, bound, ty, role } = field;
         let name = match member {
-            Member::Named(name) => name.to_string().trim_start_matches("r#").to_owned(),
+            Member::Named(name) => name.unraw().to_string(),
             Member::Unnamed(index) => index.index.to_string(),
         };
         // The compiler shows the field if its type is not what it must be.
@@ -125,25 +158,44 @@ fn tree(name: &Ident, fields: &[Shown<'_>]) -> TokenStream {
             Role::Setting => quote_spanned! { ty.span() => .setting(#name, #bound) },
         }
     });
-    quote! { ::refrain_nn::LayerTree::new(#kind) #(#calls)* }
+    quote! { #nn::LayerTree::new(#kind) #(#calls)* }
 }
 
-fn part_tree(field: &Shown<'_>) -> TokenStream {
+fn part_tree(nn: &Path, field: &Shown<'_>) -> TokenStream {
     let bound = &field.bound;
-    quote_spanned! { field.ty.span() => ::refrain_nn::Layers::layers(#bound) }
+    quote_spanned! { field.ty.span() => #nn::Layers::layers(#bound) }
 }
 
-/// The bounds of the type. If it has type parameters, also those of its fields, which may be of these types.
-fn with_bounds(bounds: Option<&WhereClause>, is_generic: bool, fields: &[Shown<'_>]) -> Option<WhereClause> {
-    if !is_generic {
-        return bounds.cloned();
-    }
-    let mut all = bounds.cloned().unwrap_or_else(|| parse_quote! { where });
+/// The bounds of the type, and those of the fields whose types depend on a type parameter. A field whose type has the type itself
+/// in it gets none, because it would be its own condition; then the type parameters in it are layers.
+fn with_bounds(nn: &Path, input: &DeriveInput, fields: &[Shown<'_>]) -> Option<WhereClause> {
+    let parameters: Vec<&Ident> = input.generics.type_params().map(|parameter| &parameter.ident).collect();
+    let mut all = input.generics.where_clause.clone().unwrap_or_else(|| parse_quote! { where });
     for Shown { ty, role, .. } in fields {
-        all.predicates.push(match role {
-            Role::Part => parse_quote! { #ty: ::refrain_nn::Layers },
-            Role::Setting => parse_quote! { #ty: ::core::fmt::Display },
-        });
+        let used = parameters.iter().filter(|parameter| mentions(ty.to_token_stream(), parameter));
+        let mut used = used.peekable();
+        if used.peek().is_none() {
+            continue;
+        }
+        let of: Path = match role {
+            Role::Part => parse_quote! { #nn::Layers },
+            Role::Setting => parse_quote! { ::core::fmt::Display },
+        };
+        match mentions(ty.to_token_stream(), &input.ident) {
+            false => all.predicates.push(parse_quote! { #ty: #of }),
+            true => all.predicates.extend(used.map(|parameter| -> WherePredicate {
+                parse_quote! { #parameter: #of }
+            })),
+        }
     }
-    Some(all)
+    (!all.predicates.is_empty()).then_some(all)
+}
+
+/// Whether a name is in a type.
+fn mentions(ty: TokenStream, name: &Ident) -> bool {
+    ty.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident == *name,
+        TokenTree::Group(group) => mentions(group.stream(), name),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }

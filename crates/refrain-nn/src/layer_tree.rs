@@ -5,6 +5,7 @@ mod print;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::parameters::Parameter;
 /// Derive it for a struct of layers, or for an enum that is a choice between layers. The derive implements [`Display`], too.
 /// Each field is a part by its name: a layer, a [`Parameter`], or an `Option`, `Vec`, array, tuple or `Box` of these. Numbers,
 /// `bool`s, strings and tensors without a [`Parameter`] are no parts. `#[layers(show)]` shows such a field as a setting;
-/// `#[layers(skip)]` leaves out a field of another type.
+/// `#[layers(skip)]` leaves out a field of another type. `#[layers(crate = path)]` on the type says where this crate is, if your
+/// crate has it under another name.
 ///
 /// ```
 /// use refrain::{DType, Device, Generator};
@@ -141,7 +143,7 @@ impl LayerTree {
     /// The same with a part, which is shown on a line of its own.
     pub fn part(mut self, name: impl Display, part: &(impl Layers + ?Sized)) -> LayerTree {
         let part = part.layers();
-        if !part.kind.is_empty() {
+        if !part.is_nothing() {
             self.parts.push((name.to_string(), part));
         }
         self
@@ -167,7 +169,12 @@ impl LayerTree {
 
     /// Number of elements of all parameters.
     pub fn count(&self) -> usize {
-        self.parameters().iter().map(|parameter| parameter.shape().numel()).sum()
+        let numel = |parameter: &Parameter| parameter.shape().numel();
+        self.parameters().iter().map(numel).fold(0, usize::saturating_add)
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.kind.is_empty() && self.parts.is_empty() && self.own.is_empty()
     }
 
     /// What the names of all parameters begin with, without the dot behind it. Empty if there is nothing.
@@ -185,9 +192,9 @@ impl LayerTree {
     }
 
     fn all(&self, buffers: bool) -> Vec<Parameter> {
-        let mut all: Vec<Parameter> = Vec::new();
+        let (mut all, mut known) = (Vec::new(), HashSet::new());
         self.visit(&mut |parameter| {
-            if parameter.is_buffer() == buffers && !all.iter().any(|other| other.is_same(parameter)) {
+            if parameter.is_buffer() == buffers && known.insert(parameter.handle()) {
                 all.push(parameter.clone());
             }
         });

@@ -10,9 +10,9 @@ use refrain::{
 use refrain_nn::{
     AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d,
     CrossAttention, CrossAttentionOptions, Dropout, Embedding, EncoderDropout, Flatten, GroupNorm, Gru,
-    GruCell, Init, Lambda, LayerNorm, Layers, Linear, Lstm, LstmCell, MaxPool1d, MaxPool2d, Mlp, Mode,
-    Module, MultiHeadAttention, NormKind, Parameter, ParameterBuilder, Result, RmsNorm, Rotary, Sequential,
-    TransformerEncoderLayer, TransformerEncoderOptions,
+    GruCell, Init, Lambda, LayerNorm, LayerTree, Layers, Linear, Lstm, LstmCell, MaxPool1d, MaxPool2d, Mlp,
+    Mode, Module, MultiHeadAttention, NormKind, Parameter, ParameterBuilder, Result, RmsNorm, Rotary,
+    Sequential, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 
 fn builder() -> ParameterBuilder {
@@ -54,6 +54,58 @@ struct Model<'a, const N: usize> {
 
 #[derive(Layers)]
 struct Unit;
+
+/// A chain of layers of any type.
+#[derive(Layers)]
+struct Chain<M> {
+    layer: M,
+    next: Option<Box<Chain<M>>>,
+}
+
+mod elsewhere {
+    pub use refrain_nn as nn;
+}
+
+#[derive(Layers)]
+#[layers(crate = elsewhere::nn)]
+struct Renamed<M>(M);
+
+#[test]
+fn a_type_may_hold_itself_and_the_crate_may_have_another_name() {
+    let builder = builder();
+    let layer = |i: usize| Linear::new(&builder.scope(i), 2, 3).unwrap();
+    let chain = Chain { layer: layer(0), next: Some(Box::new(Chain { layer: layer(1), next: None })) };
+    let chain = Renamed(chain);
+    assert_eq!(
+        chain.to_string(),
+        "\
+Renamed(  # 18 parameters
+  (0): Chain(  # 18
+    (layer): Linear(in_features=2, out_features=3, bias=true)  # 9
+    (next): Chain(  # 9
+      (layer): Linear(in_features=2, out_features=3, bias=true)  # 9
+    )
+  )
+)"
+    );
+    assert_eq!(chain.layers().parameters().len(), 4);
+}
+
+#[test]
+fn parameters_of_a_layer_without_a_name_and_of_one_too_large_for_memory_are_counted() {
+    struct Nameless(Parameter);
+    impl Layers for Nameless {
+        fn layers(&self) -> LayerTree {
+            LayerTree::new("").parameter(&self.0)
+        }
+    }
+    let builder = builder();
+    let inner = Nameless(builder.parameter("weight", [3], Init::Constant(0.0)).unwrap());
+    assert_eq!(LayerTree::new("Outer").part("inner", &inner).parameters().len(), 1);
+    let large = |i: usize| Linear::new(&builder.scope(i), 1 << 40, 1 << 40).unwrap();
+    let text = Renamed(vec![large(0), large(1)]).to_string();
+    assert!(text.contains(&format!("# {} parameters", usize::MAX)), "{text}");
+}
 
 #[test]
 fn the_derive_shows_structs_enums_and_what_they_hold() {
