@@ -122,8 +122,9 @@ impl From<refrain::Error> for Error {
     }
 }
 
-/// Runs the forward pass of a layer. An error of it says in which layer it happened, by the scope of the layer's parameters. If
-/// layers contain each other, that is the innermost one that has a scope. Without an error this costs nothing.
+/// Runs the forward pass of a layer. An error of it says in which layer it happened, by what the names of all its parameters begin
+/// with: for a layer with a single part, that is the name of the part. If layers contain each other, it is the innermost one whose
+/// names begin alike. Without an error this costs nothing.
 ///
 /// The layers of this crate that have parameters do so. Use it in your own:
 ///

@@ -523,3 +523,39 @@ fn a_closure_may_itself_turn_gradients_off_and_on() {
         step.finish().unwrap();
     }
 }
+
+#[test]
+fn a_gradient_behind_the_tape_outside_that_is_given_other_memory_is_found_at_the_next_call() {
+    for device in devices() {
+        let (w, grad) = parameter(&[3.0], &device);
+        let t = w.mul(&vector(&[2.0], &device)).unwrap();
+        let x = vector(&[1.0], &device);
+        type Pass<'a> = Box<dyn Fn(&[Tensor]) -> Result<()> + 'a>;
+        let passes: [(Pass<'_>, f32); 2] = [
+            (Box::new(|x| t.mul(&x[0])?.sum(())?.backward_retain()), 2.0),
+            (Box::new(|x| w.backward_with(&x[0])), 1.0),
+        ];
+        for (pass, each) in passes {
+            grad.fill(0.0).unwrap();
+            w.set_grad(&grad).unwrap();
+            let mut step = Step::new(&device, |x| {
+                pass(x)?;
+                Ok(vec![])
+            });
+            for _ in 0..3 {
+                step.call(from_ref(&x)).unwrap();
+            }
+            assert_eq!(values(&grad), [3.0 * each]);
+            let moved = vector(&[0.0], &device);
+            w.set_grad(&moved).unwrap();
+            let e = failure(&mut step, from_ref(&x));
+            assert!(matches!(e, Error::RecordingChanged { .. }), "{e}");
+            assert!(e.to_string().contains("has its gradient in other memory now"), "{e}");
+            assert_eq!((values(&grad), values(&moved)), (vec![3.0 * each], vec![0.0]));
+            w.set_grad(&grad).unwrap();
+            step.call(from_ref(&x)).unwrap();
+            assert_eq!(values(&grad), [4.0 * each]);
+            step.finish().unwrap();
+        }
+    }
+}

@@ -19,7 +19,7 @@ use crate::recycled::Recycled;
 #[cfg(shuttle)]
 use crate::sync::keys::*;
 use crate::sync::thread_local;
-use crate::tensor::{BornNode, DType, History, Node, NodeBirth, RecordedNodes, Shape, Tensor};
+use crate::tensor::{BornNode, DType, Edge, History, Leaf, Node, NodeBirth, RecordedNodes, Shape, Tensor};
 
 thread_local! {
     /// The tape of the step that this thread records.
@@ -87,7 +87,17 @@ pub(crate) struct Outside {
     passed: Vec<Recycled<Node>>,
     /// What operations use while gradients are enabled. A replay does what a backward pass did at them when the step was
     /// recorded.
-    pub(crate) used: Vec<Tensor>,
+    pub(super) used: Vec<Tensor>,
+}
+
+impl Outside {
+    /// The leaves to which backward passes go through nodes from outside, with the dtypes and shapes of their tensors.
+    pub(super) fn leaves(&self) -> impl Iterator<Item = (&Arc<Leaf>, DType, &Shape)> {
+        self.passed.iter().flat_map(|node| &node.inputs).filter_map(|input| match &input.edge {
+            Some(Edge::Leaf(leaf)) => Some((leaf, input.dtype, &input.shape)),
+            _ => None,
+        })
+    }
 }
 
 /// What each replay writes into a tensor from outside.
@@ -109,8 +119,8 @@ fn with<R>(f: impl FnOnce(&mut RecordedTape) -> R) -> Option<R> {
     RECORDED.with_borrow_mut(|tape| tape.as_mut().map(f))
 }
 
-/// Called before an operation that may belong on the tape runs on these inputs.
-pub(super) fn uses(inputs: &[&Tensor]) {
+/// Called before an operation that may belong on the tape runs on these inputs, and before a backward pass from them.
+pub(crate) fn uses(inputs: &[&Tensor]) {
     let Some(step) = recording::current() else { return };
     with(|tape| {
         for input in inputs {

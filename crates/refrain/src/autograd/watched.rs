@@ -1,11 +1,13 @@
 //! Which tensors from outside a recorded step takes gradients for. A change of that is known at the next call, without a
 //! recording.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+use super::outside::Outside;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::tensor::{History, Tensor};
+use crate::tensor::{DType, History, Leaf, Shape, Tensor};
 
 /// Counts changes of histories that steps watch.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
@@ -29,9 +31,13 @@ impl Reach {
     fn of(tensor: &Tensor) -> (Reach, Option<Arc<str>>) {
         match &*tensor.history() {
             History::Constant => (Reach::No, None),
-            History::Leaf(leaf) => (Reach::Gradient(leaf.grad().clone()), leaf.name()),
+            History::Leaf(leaf) => Reach::of_leaf(leaf),
             History::Output(node, _) => (Reach::Operation(node.seq), None),
         }
+    }
+
+    fn of_leaf(leaf: &Leaf) -> (Reach, Option<Arc<str>>) {
+        (Reach::Gradient(leaf.grad().clone()), leaf.name())
     }
 
     /// How a backward pass differs now.
@@ -43,7 +49,10 @@ impl Reach {
                 let is_same = match (a, b) {
                     (Some(a), Some(b)) => a.storage_id() == b.storage_id() && a.layout() == b.layout(),
                     (None, None) => true,
-                    _ => false,
+                    (Some(_), None) => {
+                        return Some("has lost the memory of its gradient (set_requires_grad)");
+                    }
+                    (None, Some(_)) => false,
                 };
                 (!is_same).then_some("has its gradient in other memory now (set_grad)")
             }
@@ -54,23 +63,49 @@ impl Reach {
     }
 }
 
-/// A tensor from outside, as it was when the step was recorded.
+/// Where a backward pass of the step may arrive.
+enum Place {
+    /// A tensor from outside.
+    Tensor(Tensor),
+    /// A leaf behind the tape outside, with the dtype and shape of its tensor. What happens to the tensor itself changes nothing
+    /// for the operations that were on the tape before.
+    Leaf(Arc<Leaf>, DType, Shape),
+}
+
+impl Place {
+    fn reach(&self) -> (Reach, Option<Arc<str>>) {
+        match self {
+            Place::Tensor(tensor) => Reach::of(tensor),
+            Place::Leaf(leaf, ..) => Reach::of_leaf(leaf),
+        }
+    }
+
+    fn dtype_and_shape(&self) -> (DType, &Shape) {
+        match self {
+            Place::Tensor(tensor) => (tensor.dtype(), tensor.shape()),
+            Place::Leaf(_, dtype, shape) => (*dtype, shape),
+        }
+    }
+}
+
+/// A place, as it was when the step was recorded.
 struct Watched {
-    tensor: Tensor,
+    place: Place,
     reach: Reach,
     name: Option<Arc<str>>,
 }
 
 impl Watched {
-    fn new(tensor: Tensor) -> Watched {
-        let (reach, name) = Reach::of(&tensor);
-        Watched { tensor, reach, name }
+    fn new(place: Place) -> Watched {
+        let (reach, name) = place.reach();
+        Watched { place, reach, name }
     }
 
     fn difference(&self) -> Option<String> {
-        let (now, name) = Reach::of(&self.tensor);
+        let (now, name) = self.place.reach();
         let what = self.reach.difference(&now)?;
-        let tensor = format_args!("{} {}", self.tensor.dtype(), self.tensor.shape());
+        let (dtype, shape) = self.place.dtype_and_shape();
+        let tensor = format_args!("{dtype} {shape}");
         Some(match name.as_ref().or(self.name.as_ref()) {
             Some(name) => format!("{name} ({tensor}) {what}"),
             None => format!("a tensor from outside the step ({tensor}) {what}"),
@@ -78,7 +113,7 @@ impl Watched {
     }
 }
 
-/// The tensors from outside that a recorded step uses while gradients are enabled.
+/// The tensors from outside that a recorded step uses while gradients are enabled, and the leaves behind them.
 pub(crate) struct WatchedHistories {
     all: Vec<Watched>,
     /// The number of changes when `all` was last right.
@@ -86,10 +121,19 @@ pub(crate) struct WatchedHistories {
 }
 
 impl WatchedHistories {
-    /// The tensors as they are now.
-    pub(crate) fn new(tensors: &[Tensor]) -> WatchedHistories {
+    /// All as they are now.
+    pub(crate) fn new(outside: &Outside) -> WatchedHistories {
         let seen = CHANGES.load(Ordering::Acquire);
-        WatchedHistories { all: tensors.iter().cloned().map(Watched::new).collect(), seen }
+        let mut known = HashSet::new();
+        for tensor in &outside.used {
+            if let History::Leaf(leaf) = &*tensor.history() {
+                known.insert(Arc::as_ptr(leaf));
+            }
+        }
+        let tensors = outside.used.iter().cloned().map(Place::Tensor);
+        let leaves = outside.leaves().filter(|(leaf, ..)| known.insert(Arc::as_ptr(leaf)));
+        let leaves = leaves.map(|(leaf, dtype, shape)| Place::Leaf(leaf.clone(), dtype, shape.clone()));
+        WatchedHistories { all: tensors.chain(leaves).map(Watched::new).collect(), seen }
     }
 
     /// What has changed since then, if anything has.
@@ -110,7 +154,9 @@ impl WatchedHistories {
     pub(crate) fn accept(&mut self) {
         self.seen = CHANGES.load(Ordering::Acquire);
         for watched in &mut self.all {
-            (watched.reach, watched.name) = Reach::of(&watched.tensor);
+            let (reach, name) = watched.place.reach();
+            watched.reach = reach;
+            watched.name = name.or(watched.name.take());
         }
     }
 }

@@ -98,12 +98,11 @@ const CHECKING: u32 = 100;
 /// - before the second and the tenth such call;
 /// - then at doubling intervals (before call 20, 40, 80 and so on), or later if all these checks would take more than
 ///   1 % of the run;
+/// - before a call, if a tensor from outside was frozen, unfrozen or given other memory for its gradient
+///   ([`Tensor::set_requires_grad`], [`Tensor::set_grad`]). Make a new step after such a change;
 /// - in [`Step::check`], which you should call before you write a checkpoint, and in [`Step::finish`].
 ///
 /// A step that is dropped with calls after its last check says so on standard error, once per process.
-///
-/// Before each call, if a tensor from outside was given or taken its gradient since then ([`Tensor::set_requires_grad`],
-/// [`Tensor::set_grad`]), too: make a new step after such a change.
 ///
 /// A difference is [`Error::RecordingChanged`]; then every call fails until a check finds no difference. Calls
 /// between the last successful check and this one have used the old value. **A change between two checks that is
@@ -405,7 +404,7 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
         self.checking += begin.elapsed() - cost;
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
-        let histories = WatchedHistories::new(&recorded.outside.used);
+        let histories = WatchedHistories::new(&recorded.outside);
         let program = Program::new(recorded, self.device.fuses().filter(|_| fuse::is_wanted()))?;
         program.check_ranks()?;
         let (run, outputs) = match Ready::new(program, &self.device) {
@@ -512,9 +511,9 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
 /// The error of a recording that differs because backward passes do.
 fn because_of(differ: HistoriesDiffer, error: Error) -> Error {
     match error {
-        Error::RecordingChanged { launch, op, .. } => {
+        Error::RecordingChanged { launch, op, message } => {
             let message = format!(
-                "{differ}, and a replay does what the backward pass did when the step was recorded; change what requires a gradient (a group's `trainable`) before the first call, or make a new Step after the change"
+                "{differ}, and a replay does what the backward pass did when the step was recorded; change what requires a gradient (a group's `trainable`) before the first call, or make a new Step after the change. What differs first: {message}"
             );
             Error::RecordingChanged { launch, op, message }
         }

@@ -272,7 +272,9 @@ fn with_height(op: &'static str, x: &Tensor, what: &str) -> Result<Tensor> {
 fn of_series(mut error: Error) -> Error {
     if let Error::ShapeMismatch { lhs, rhs, .. } = &mut error {
         for shape in [lhs, rhs] {
-            shape.remove(2);
+            if shape.len() == 4 {
+                shape.remove(2);
+            }
         }
     }
     error
