@@ -103,6 +103,58 @@ fn reductions() {
 }
 
 /// Whole numbers, which every dtype holds and adds exactly; so each element is known from the places of its operands.
+/// Of tensors without elements, over every choice of axes.
+#[test]
+fn reductions_of_nothing() {
+    const SHAPES: [&[usize]; 6] = [&[0], &[3, 0], &[0, 3], &[2, 0, 4], &[0, 70, 3], &[2, 70, 2, 0]];
+    for device in kernels() {
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16, DType::I64, DType::U8] {
+            for shape in SHAPES {
+                let rank = shape.len();
+                let reversed: Vec<isize> = (0..rank as isize).rev().collect();
+                let x = Tensor::zeros(shape, dtype, &device).unwrap();
+                let larger: Vec<usize> = shape.iter().map(|size| size + 2).collect();
+                let larger = Tensor::zeros(larger, dtype, &device).unwrap();
+                let narrow = (0..rank).fold(larger, |x, i| x.narrow(i as isize, 1, shape[i]).unwrap());
+                for x in [x.permute(&reversed).unwrap(), x, narrow] {
+                    for choice in 1..1 << rank {
+                        let (reduced, kept): (Vec<usize>, Vec<usize>) =
+                            (0..rank).partition(|axis| choice >> axis & 1 == 1);
+                        let dims: Vec<usize> = kept.iter().map(|&i| x.dims()[i]).collect();
+                        let is_empty = reduced.iter().any(|&i| x.dims()[i] == 0);
+                        let axes: Vec<isize> = reduced.iter().map(|&i| i as isize).collect();
+                        let check = |name: &str, y: Result<Tensor>, of_nothing: Option<f64>| {
+                            let what =
+                                format!("{name} of {:?} over {axes:?} in {dtype} on {device}", x.dims());
+                            match (y, of_nothing) {
+                                (y, None) if is_empty => assert!(y.is_err(), "{what}"),
+                                (y, of_nothing) => {
+                                    let y = y.unwrap_or_else(|error| panic!("{what}: {error}"));
+                                    assert_eq!(y.dims(), dims, "{what}");
+                                    let expected = of_nothing.unwrap_or_default();
+                                    let is_expected =
+                                        |v: &f64| *v == expected || v.is_nan() && expected.is_nan();
+                                    assert!(values(&y).iter().all(is_expected), "{what}: {:?}", values(&y));
+                                }
+                            }
+                        };
+                        let axes = &axes[..];
+                        check("sum", x.sum(axes), Some(0.0));
+                        check("prod", x.prod(axes), Some(1.0));
+                        check("max", x.max(axes), None);
+                        check("min", x.min(axes), None);
+                        if dtype.is_float() {
+                            check("mean", x.mean(axes), Some(f64::NAN));
+                            check("var", x.var(axes, 1), Some(f64::NAN));
+                            check("logsumexp", x.logsumexp(axes), Some(f64::NEG_INFINITY));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn operands_and_results_of_any_layout() {
     let (m, n) = (37, 530);

@@ -44,26 +44,20 @@ impl<R: Real> WithSimd for FourRows<'_, R> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> [R; 4] {
-        let [a, b, c, d] = self.0;
-        let n = a.len();
-        let whole = n / LANES * LANES;
         // Registers that hold all lanes.
         let count = LANES / R::lanes::<S>();
-        let (va, vb) = (registers::<S, R>(&a[..whole]), registers::<S, R>(&b[..whole]));
-        let (vc, vd) = (registers::<S, R>(&c[..whole]), registers::<S, R>(&d[..whole]));
-        let mut sums = [[R::splat(simd, R::ZERO); LANES]; 4];
-        for (((a, b), c), d) in va.zip(vb).zip(vc).zip(vd) {
-            for k in 0..count {
-                sums[0][k] = R::add_vectors(simd, sums[0][k], a[k]);
-                sums[1][k] = R::add_vectors(simd, sums[1][k], b[k]);
-                sums[2][k] = R::add_vectors(simd, sums[2][k], c[k]);
-                sums[3][k] = R::add_vectors(simd, sums[3][k], d[k]);
-            }
-        }
         let mut lanes = [[R::ZERO; LANES]; 4];
-        for ((lanes, sums), x) in lanes.iter_mut().zip(&sums).zip([a, b, c, d]) {
+        // One row after the other, as memory is read fastest. The processor is through with a row before its sums are.
+        for (lanes, x) in lanes.iter_mut().zip(self.0) {
+            let (whole, rest) = x.split_at(x.len() / LANES * LANES);
+            let mut sums = [R::splat(simd, R::ZERO); LANES];
+            for x in registers::<S, R>(whole) {
+                for k in 0..count {
+                    sums[k] = R::add_vectors(simd, sums[k], x[k]);
+                }
+            }
             lanes.copy_from_slice(bytemuck::cast_slice(&sums[..count]));
-            lanes.iter_mut().zip(&x[whole..n]).for_each(|(lane, &v)| *lane += v);
+            lanes.iter_mut().zip(rest).for_each(|(lane, &v)| *lane += v);
         }
         in_halves(lanes)
     }
@@ -194,15 +188,12 @@ mod halves {
         v4.vectorize(
             #[inline(always)]
             || {
-                let [a, b, c, d] = x.map(<[H]>::as_chunks::<LANES>);
                 let mut sums = [cast::<_, __m512>([0.0f32; LANES]); 4];
-                for (((&a, &b), &c), &d) in a.0.iter().zip(b.0).zip(c.0).zip(d.0) {
-                    sums[0] = v4.avx512f._mm512_add_ps(sums[0], widen(a));
-                    sums[1] = v4.avx512f._mm512_add_ps(sums[1], widen(b));
-                    sums[2] = v4.avx512f._mm512_add_ps(sums[2], widen(c));
-                    sums[3] = v4.avx512f._mm512_add_ps(sums[3], widen(d));
-                }
-                for (sum, rest) in sums.iter_mut().zip([a.1, b.1, c.1, d.1]) {
+                for (sum, x) in sums.iter_mut().zip(x) {
+                    let (whole, rest) = x.as_chunks::<LANES>();
+                    for &x in whole {
+                        *sum = v4.avx512f._mm512_add_ps(*sum, widen(x));
+                    }
                     // Zeros change nothing.
                     let mut last = [H::zeroed(); LANES];
                     last[..rest.len()].copy_from_slice(rest);

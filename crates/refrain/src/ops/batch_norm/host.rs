@@ -10,12 +10,14 @@ use rayon::prelude::*;
 use super::BatchNorm;
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_mixed};
-use crate::device::cpu::scratch::{Scratch, with_scratch};
+use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
+use crate::kernels::blocks::in_blocks;
+use crate::kernels::elementwise::Runs;
 use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::{PartPosition, Reducer, State, reduce};
-use crate::kernels::rows::{self, each_task, load, map, rows_a_task};
+use crate::kernels::rows::{self, each_task, map, rows_a_task};
 use crate::ops::reduce::host::{InMoments, Moments};
 
 /// The reduction of each channel of the operands, in the order of the channels.
@@ -73,12 +75,13 @@ impl<R: Real> Reducer<Moments, Moments, 1> for InMoments<R> {
     }
 }
 
-/// Runs `line` for each line of the results, with its operands and its channels.
-fn each_line<T: Stored, const K: usize>(
+/// Runs `line` for each line of the results, with its operands and its channels, and whether to add to the line.
+fn each_line<T: Stored, R: Real, const K: usize>(
     y: &mut [T],
     x: [&[T]; K],
     extent: Extent,
-    line: impl Fn(&mut [T], [&[T]; K], usize) + Sync + Send,
+    accumulate: bool,
+    line: impl Fn(&mut [R], [&[R]; K], usize, bool) + Sync,
 ) {
     if y.is_empty() {
         return;
@@ -87,11 +90,18 @@ fn each_line<T: Stored, const K: usize>(
     let width = if inner == 1 { channels } else { inner };
     let (task, elements) = (rows_a_task(width), y.len());
     each_task(elements, y.par_chunks_mut(task * width).enumerate(), |(i, y)| {
-        for (j, y) in y.chunks_exact_mut(width).enumerate() {
-            let number = i * task + j;
-            let channel = if inner == 1 { 0 } else { number % channels };
-            line(y, x.map(|x| &x[number * width..][..width]), channel);
-        }
+        let x = x.map(|x| Runs { data: &x[i * task * width..], step: width });
+        in_blocks(x, y, width, accumulate, &mut |first, x, y, accumulate| {
+            simd(
+                #[inline(always)]
+                || {
+                    for (j, y) in y.chunks_exact_mut(width).enumerate() {
+                        let channel = if inner == 1 { 0 } else { (i * task + first + j) % channels };
+                        line(y, x.map(|x| x.row(j, width)), channel, accumulate);
+                    }
+                },
+            );
+        });
     });
 }
 
@@ -119,22 +129,21 @@ fn forward_of<T: Stored, P: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>
     let scales = of_channels(weight.iter().zip(&*invs).map(|(w, &r)| w.to::<R>() * r));
     let shifts = of_channels(bias.iter().map(|b| b.to::<R>()));
     let means = &*means;
-    each_line(y, [x], op.extent, |y, [x], channel| {
-        with_scratch(x.len(), |buf: &mut [R]| {
-            simd(
-                #[inline(always)]
-                || {
-                    let x = load(x, buf);
-                    if op.extent.inner == 1 {
-                        map(y, [x, means, &scales, &shifts], false, |[x, m, s, b]| (x - m) * s + b);
-                    } else {
-                        let (m, s, b) = (means[channel], scales[channel], shifts[channel]);
-                        map(y, [x], false, |[x]| (x - m) * s + b);
-                    }
-                },
-            )
-        })
-    });
+    each_line(
+        y,
+        [x],
+        op.extent,
+        false,
+        #[inline(always)]
+        |y: &mut [R], [x], channel, _| {
+            if op.extent.inner == 1 {
+                map(y, [x, means, &scales, &shifts], false, |[x, m, s, b]| (x - m) * s + b);
+            } else {
+                let (m, s, b) = (means[channel], scales[channel], shifts[channel]);
+                map(y, [x], false, |[x]| (x - m) * s + b);
+            }
+        },
+    );
     Ok(())
 }
 
@@ -264,45 +273,42 @@ fn backward_of<T: Stored, P: Stored, R: Real>(
     let share = R::c(1.0 / (extent.outer * extent.inner) as f64);
     let levels = of_channels(db.iter().map(|&b| b * share));
     let slopes = of_channels(dw.iter().zip(invs).map(|(&w, &r)| w * r * share));
-    each_line(dx, [x, dy], extent, |dx, [x, dy], channel| {
-        with_scratch(2 * x.len(), |buf: &mut [R]| {
-            let (x_buf, dy_buf) = buf.split_at_mut(x.len());
-            simd(
-                #[inline(always)]
-                || {
-                    let (x, dy) = (load(x, x_buf), load(dy, dy_buf));
-                    if extent.inner == 1 {
-                        let x = [x, dy, means, &scales, &levels, &slopes];
-                        map(dx, x, accumulate, |[x, d, m, s, l, a]| s * (d - l - (x - m) * a));
-                    } else {
-                        let (m, s) = (means[channel], scales[channel]);
-                        let (l, a) = (levels[channel], slopes[channel]);
-                        map(dx, [x, dy], accumulate, |[x, d]| s * (d - l - (x - m) * a));
-                    }
-                },
-            )
-        })
-    });
+    each_line(
+        dx,
+        [x, dy],
+        extent,
+        accumulate,
+        #[inline(always)]
+        |dx: &mut [R], [x, dy], channel, accumulate| {
+            if extent.inner == 1 {
+                let x = [x, dy, means, &scales, &levels, &slopes];
+                map(dx, x, accumulate, |[x, d, m, s, l, a]| s * (d - l - (x - m) * a));
+            } else {
+                let (m, s) = (means[channel], scales[channel]);
+                let (l, a) = (levels[channel], slopes[channel]);
+                map(dx, [x, dy], accumulate, |[x, d]| s * (d - l - (x - m) * a));
+            }
+        },
+    );
     Ok(())
 }
 
 /// The gradient in evaluation: the gradient of the result times one number per channel. It does not use `x` or the
 /// sums, because a NaN there would not vanish when it is multiplied by 0.
 fn scaled<T: Stored, R: Real>(dx: &mut [T], dy: &[T], scales: &[R], extent: Extent, accumulate: bool) {
-    each_line(dx, [dy], extent, |dx, [dy], channel| {
-        with_scratch(dy.len(), |buf: &mut [R]| {
-            simd(
-                #[inline(always)]
-                || {
-                    let dy = load(dy, buf);
-                    if extent.inner == 1 {
-                        map(dx, [dy, scales], accumulate, |[d, s]| s * d);
-                    } else {
-                        let s = scales[channel];
-                        map(dx, [dy], accumulate, |[d]| s * d);
-                    }
-                },
-            )
-        })
-    });
+    each_line(
+        dx,
+        [dy],
+        extent,
+        accumulate,
+        #[inline(always)]
+        |dx: &mut [R], [dy], channel, accumulate| {
+            if extent.inner == 1 {
+                map(dx, [dy, scales], accumulate, |[d, s]| s * d);
+            } else {
+                let s = scales[channel];
+                map(dx, [dy], accumulate, |[d]| s * d);
+            }
+        },
+    );
 }

@@ -179,3 +179,23 @@ fn what_does_not_fit_is_named() {
         assert!(matches!(normalise(&x, &p, 1, true), Err(Error::Autograd { op: "batch_norm", .. })));
     }
 }
+
+/// More than is converted at a time, with channels last and not.
+#[test]
+fn halves_are_normalised_in_f32() {
+    for device in devices() {
+        for (shape, axis) in [(&[130, 70][..], 1), (&[4, 3, 50, 30], 1), (&[300, 2], 1)] {
+            let x = leaf(shape, &device).detach();
+            for (dtype, ulp) in [(DType::F16, 2f64.powi(-10)), (DType::BF16, 2f64.powi(-7))] {
+                let x = x.to_dtype(dtype).unwrap();
+                let of = |dtype| {
+                    let p = parameters(shape[1], DType::F32, &device);
+                    values(&normalise(&x.to_dtype(dtype).unwrap(), &p, axis, true).unwrap())
+                };
+                let expected = of(DType::F32);
+                let scale = expected.iter().fold(1.0f64, |most, v| most.max(v.abs()));
+                assert_close(&of(dtype), &expected, ulp * scale);
+            }
+        }
+    }
+}

@@ -9,7 +9,6 @@ use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::reduction::{Extent, PartPosition, Reducer, SEGMENT, State};
-use crate::kernels::rows;
 use crate::tensor::DType;
 
 /// Whether `b` replaces `a`: strictly more extreme, or the first NaN.
@@ -24,8 +23,14 @@ fn beats<N: Number, const MAX: bool>(a: N, b: N) -> bool {
 trait Keyed: Stored {
     type Key: State + Ord;
 
-    /// Grows with the number; -0 is below 0. NaN is the largest key if `MAX`, else the smallest.
-    fn key<const MAX: bool>(self) -> Self::Key;
+    /// Whether there may be a NaN.
+    const HAS_NAN: bool;
+
+    /// Grows with the number; -0 is below 0. The key of a NaN is above or below those of all numbers, by its sign.
+    fn key(self) -> Self::Key;
+    /// Of the keys of some elements, `most` is the most extreme one and `least` the least: `most`, or the key of NaN if one is a
+    /// NaN.
+    fn extreme<const MAX: bool>(most: Self::Key, least: Self::Key) -> Self::Key;
     fn of_key(key: Self::Key) -> Self;
 }
 
@@ -34,13 +39,24 @@ macro_rules! keyed_float {
         impl Keyed for $t {
             type Key = $bits;
 
+            const HAS_NAN: bool = true;
+
             #[inline(always)]
-            fn key<const MAX: bool>(self) -> $bits {
-                let nan = if MAX { $bits::MAX } else { $bits::MIN };
+            fn key(self) -> $bits {
                 let bits = self.to_bits() as $bits;
                 // Of negative numbers, all bits but the sign are turned round.
-                let key = bits ^ (bits >> ($bits::BITS - 1) & $bits::MAX);
-                if bits & $bits::MAX > $t::INFINITY.to_bits() as $bits { nan } else { key }
+                bits ^ (bits >> ($bits::BITS - 1) & $bits::MAX)
+            }
+
+            #[inline(always)]
+            fn extreme<const MAX: bool>(most: $bits, least: $bits) -> $bits {
+                let (low, high) = if MAX { (least, most) } else { (most, least) };
+                let is_nan = low < $t::NEG_INFINITY.key() || high > $t::INFINITY.key();
+                match MAX {
+                    _ if !is_nan => most,
+                    true => $bits::MAX,
+                    false => $bits::MIN,
+                }
             }
 
             fn of_key(key: $bits) -> $t {
@@ -59,10 +75,16 @@ macro_rules! keyed_integer {
     ($($t:ident)*) => {$(
         impl Keyed for $t {
             type Key = $t;
+            const HAS_NAN: bool = false;
 
             #[inline(always)]
-            fn key<const MAX: bool>(self) -> $t {
+            fn key(self) -> $t {
                 self
+            }
+
+            #[inline(always)]
+            fn extreme<const MAX: bool>(most: $t, _: $t) -> $t {
+                most
             }
 
             fn of_key(key: $t) -> $t {
@@ -81,26 +103,90 @@ fn more_extreme<K: Ord, const MAX: bool>(a: K, b: K) -> K {
     if MAX { a.max(b) } else { a.min(b) }
 }
 
+#[inline(always)]
+fn less_extreme<K: Ord, const MAX: bool>(a: K, b: K) -> K {
+    if MAX { a.min(b) } else { a.max(b) }
+}
+
+#[inline(always)]
+fn extreme_of<T: Keyed, const MAX: bool>(x: &[T]) -> T::Key {
+    let (mut most, mut least) = (x[0].key(), x[0].key());
+    for v in x {
+        most = more_extreme::<T::Key, MAX>(most, v.key());
+        if T::HAS_NAN {
+            least = less_extreme::<T::Key, MAX>(least, v.key());
+        }
+    }
+    T::extreme::<MAX>(most, least)
+}
+
+/// Rows of a column that are compared at a time, so that what is known of the column is loaded and stored once.
+const ROWS: usize = 4;
+
+/// Folds four rows into what is known of their columns: of floats the most and the least extreme keys, else the most extreme ones.
+#[inline(always)]
+fn fold_rows<T: Keyed, const MAX: bool>(
+    most: &mut [T::Key],
+    least: &mut [T::Key],
+    [a, b, c, d]: [&[T]; ROWS],
+) {
+    let more = more_extreme::<T::Key, MAX>;
+    let less = less_extreme::<T::Key, MAX>;
+    if T::HAS_NAN {
+        let columns = most.iter_mut().zip(least).zip(a).zip(b).zip(c).zip(d);
+        for (((((most, least), a), b), c), d) in columns {
+            let (a, b, c, d) = (a.key(), b.key(), c.key(), d.key());
+            *most = more(*most, more(more(a, b), more(c, d)));
+            *least = less(*least, less(less(a, b), less(c, d)));
+        }
+    } else {
+        for ((((most, a), b), c), d) in most.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *most = more(*most, more(more(a.key(), b.key()), more(c.key(), d.key())));
+        }
+    }
+}
+
 impl<T: Keyed, const MAX: bool> Reducer<T, T::Key, 1> for Extreme<MAX> {
     fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> T::Key {
         simd(
             #[inline(always)]
-            || rows::fold(x, x[0].key::<MAX>(), T::key::<MAX>, more_extreme::<T::Key, MAX>),
+            || extreme_of::<T, MAX>(x),
+        )
+    }
+
+    fn four_rows(&self, [[a], [b], [c], [d]]: [[&[T]; 1]; 4], _: [PartPosition; 4]) -> [T::Key; 4] {
+        simd(
+            #[inline(always)]
+            || {
+                let ab = [extreme_of::<T, MAX>(a), extreme_of::<T, MAX>(b)];
+                [ab[0], ab[1], extreme_of::<T, MAX>(c), extreme_of::<T, MAX>(d)]
+            },
         )
     }
 
     fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, states: &mut [T::Key]) {
         let width = states.len();
+        let mut least = [T::Key::default(); SEGMENT];
+        let least = &mut least[..width];
+        let row = |r: usize| &x[r * stride..][..width];
         simd(
             #[inline(always)]
             || {
-                states.iter_mut().zip(x).for_each(|(s, v)| *s = v.key::<MAX>());
-                for r in 1..rows {
-                    let row = &x[r * stride..][..width];
-                    states
-                        .iter_mut()
-                        .zip(row)
-                        .for_each(|(s, v)| *s = more_extreme::<T::Key, MAX>(*s, v.key::<MAX>()));
+                states.iter_mut().zip(x).for_each(|(s, v)| *s = v.key());
+                if T::HAS_NAN {
+                    least.copy_from_slice(states);
+                }
+                let fours = rows.saturating_sub(1) / ROWS;
+                for r in (0..fours).map(|i| 1 + i * ROWS) {
+                    fold_rows::<T, MAX>(states, least, [row(r), row(r + 1), row(r + 2), row(r + 3)]);
+                }
+                for r in 1 + fours * ROWS..rows {
+                    fold_rows::<T, MAX>(states, least, [row(r); ROWS]);
+                }
+                if T::HAS_NAN {
+                    for (most, &mut least) in states.iter_mut().zip(least) {
+                        *most = T::extreme::<MAX>(*most, least);
+                    }
                 }
             },
         )

@@ -1,10 +1,12 @@
 //! Reductions on the CPU.
 
+use std::cmp::Reverse;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Real, Stored, store, with_float, with_stored};
-use crate::device::cpu::scratch::Scratch;
+use crate::device::cpu::numeric::{Number, Real, Stored, convert, store, with_float, with_stored};
+use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::reduction::{
@@ -12,7 +14,7 @@ use crate::kernels::reduction::{
 };
 use crate::kernels::rows::LANES;
 use crate::kernels::{elementwise, rows, sums};
-use crate::tensor::{DType, Layout, Shape};
+use crate::tensor::{DType, Dims, Layout, Shape};
 
 /// What a reduction may do with the order of elements without changing a bit of its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,10 @@ pub(super) enum Elements<'a, T> {
 
 impl<'a, T: Stored> Elements<'a, T> {
     pub(super) fn of(args: &HostArgs<'a>, extent: Extent, order: Order) -> Result<Elements<'a, T>> {
-        let (x, layout) = (args.read::<T>(0)?, args.read_layout(0));
+        Ok(Elements::in_layout(args.read(0)?, args.read_layout(0), extent, order))
+    }
+
+    fn in_layout(x: &'a [T], layout: &Layout, extent: Extent, order: Order) -> Elements<'a, T> {
         let turned = || if order == Order::Fixed { None } else { extent.turned(layout) };
         let whole = || match order {
             Order::Free if extent.n == layout.numel() => layout.packed().map(|_| (extent, extent.steps())),
@@ -44,15 +49,15 @@ impl<'a, T: Stored> Elements<'a, T> {
         };
         let direct = extent.steps_in(layout).map(|steps| (extent, steps)).or_else(turned).or_else(whole);
         if let Some((extent, steps)) = direct {
-            return Ok(Elements::InPlace(x, extent, steps));
+            return Elements::InPlace(x, extent, steps);
         }
         if let Some((extent, steps)) = row_by_row(extent, layout, order) {
-            return Ok(Elements::RowByRow(x, extent, steps));
+            return Elements::RowByRow(x, extent, steps);
         }
-        Ok(match Transposed::of(extent, layout) {
+        match Transposed::of(extent, layout) {
             Some(transposed) => Elements::Transposed(x, transposed),
             None => Elements::Copy(elementwise::contiguous(layout, x), extent),
-        })
+        }
     }
 
     pub(super) fn reduce<U: Send, S: State>(
@@ -115,30 +120,59 @@ pub(crate) fn sum(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<(
 /// where it lies. The order of additions follows from it.
 const FIRST: usize = 64;
 
-/// The product of the last sizes that are at least [`FIRST`], or all `n` reduced ones.
-fn first_sum(shape: &Shape, n: usize) -> usize {
-    let mut width = 1;
-    shape.iter().rev().find(|&&size| {
-        width *= size;
-        width >= FIRST.min(n)
-    });
-    width
+/// How many of the last axes have at least [`FIRST`] elements, or all `n` reduced ones, and how many elements these are.
+fn first_sum(shape: &Shape, n: usize) -> (usize, usize) {
+    let (mut axes, mut width) = (0, 1);
+    for &size in shape.iter().rev() {
+        (axes, width) = (axes + 1, width * size);
+        if width >= FIRST.min(n) {
+            break;
+        }
+    }
+    (axes, width)
+}
+
+/// The layout with its first axes, `count` of them, in the order of memory, and where contiguous results for the sorted axes lie
+/// in the order of the layout. `None` if the axes are in that order; those of contiguous operands are, so that layouts of many axes
+/// are never made here, which would allocate.
+fn in_order_of_memory(layout: &Layout, count: usize) -> Option<(Layout, Layout)> {
+    let strides = &layout.strides()[..count];
+    if strides.is_sorted_by_key(|&stride| Reverse(stride)) {
+        return None;
+    }
+    let mut order: Dims = (0..layout.rank()).collect();
+    order[..count].sort_by_key(|&axis| Reverse(strides[axis]));
+    let sorted = layout.permute(&order);
+    let mut places: Dims = (0..count).collect();
+    places.sort_by_key(|&place| order[place]);
+    let shape: Shape = sorted.shape().iter().take(count).copied().collect();
+    Some((sorted, Layout::contiguous(shape).permute(&places)))
 }
 
 fn float_sum<T: Stored, R: Real>(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
     let Extent { outer, n, inner } = extent;
-    let width = if inner == 1 && n > 1 { first_sum(args.read_layout(0).shape(), n) } else { n };
     let mut sums = Scratch::<R>::filled(outer * inner, R::ZERO);
-    if n > 0 {
-        let first = Extent { outer: outer * (n / width), n: width, inner };
-        let x = Elements::<T>::of(args, first, Order::Along)?;
-        if width == n {
-            x.reduce(&Sum, &mut sums, |to, sum| *to = sum);
-        } else {
+    let (x, layout) = (args.read::<T>(0)?, args.read_layout(0));
+    let to_sums = |to: &mut R, sum| *to = sum;
+    match first_sum(layout.shape(), n) {
+        _ if n == 0 => {}
+        (axes, width) if inner == 1 && n > 1 && width < n => {
+            let first = Extent { outer: outer * (n / width), n: width, inner };
+            let last = Extent { outer, n: n / width, inner };
             let mut parts = Scratch::<R>::new(first.outer);
-            x.reduce(&Sum, &mut parts, |to, sum| *to = sum);
-            reduce([&*parts], Extent { outer, n: n / width, inner }, &Sum, &mut sums, |to, sum| *to = sum);
+            match in_order_of_memory(layout, layout.rank() - axes) {
+                Some((sorted, of_parts)) => {
+                    Elements::in_layout(x, &sorted, first, Order::Along).reduce(&Sum, &mut parts, to_sums);
+                    let parts = Elements::in_layout(&parts, &of_parts, last, Order::Along);
+                    parts.reduce(&Sum, &mut sums, to_sums);
+                }
+                None => {
+                    Elements::in_layout(x, layout, first, Order::Along).reduce(&Sum, &mut parts, to_sums);
+                    reduce([&*parts], last, &Sum, &mut sums, to_sums);
+                }
+            }
         }
+        _ => Elements::in_layout(x, layout, extent, Order::Along).reduce(&Sum, &mut sums, to_sums),
     }
     let divisor = R::c(divisor);
     sums.iter_mut().for_each(|sum| *sum = *sum / divisor);
@@ -327,33 +361,46 @@ impl<T: Stored, R: Real> Reducer<T, Moments, 1> for InMoments<R> {
     }
 
     fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, states: &mut [Moments]) {
-        let width = states.len();
-        let (mut means, mut squares) = ([R::ZERO; SEGMENT], [R::ZERO; SEGMENT]);
-        let (means, squares) = (&mut means[..width], &mut squares[..width]);
-        simd(
-            #[inline(always)]
-            || {
-                for r in 0..rows {
-                    let row = &x[r * stride..][..width];
-                    means.iter_mut().zip(row).for_each(|(m, v)| *m += v.to());
-                }
-                let share = R::from_i64(rows as i64);
-                means.iter_mut().for_each(|m| *m = *m / share);
-                for r in 0..rows {
-                    let row = &x[r * stride..][..width];
-                    for ((s, v), &m) in squares.iter_mut().zip(row).zip(&*means) {
-                        *s += (v.to::<R>() - m) * (v.to::<R>() - m);
-                    }
-                }
-            },
-        );
-        for ((state, mean), squares) in states.iter_mut().zip(means).zip(squares) {
-            *state = Moments { count: rows as f64, mean: mean.to_f64(), squares: squares.to_f64() };
+        if half::f16::same(x).is_none() {
+            return moments_of_columns::<T, R>(x, stride, rows, states);
         }
+        // The conversion takes long, so it is done once.
+        let width = states.len();
+        with_scratch(rows * width, |copies: &mut [R]| {
+            let copies_of_rows = copies.chunks_exact_mut(width).enumerate();
+            copies_of_rows.for_each(|(r, copy)| convert(&x[r * stride..][..width], copy));
+            moments_of_columns::<R, R>(copies, width, rows, states);
+        });
     }
 
     fn merge(&self, a: Moments, b: Moments) -> Moments {
         a.merge(b)
+    }
+}
+
+fn moments_of_columns<T: Stored, R: Real>(x: &[T], stride: usize, rows: usize, states: &mut [Moments]) {
+    let width = states.len();
+    let (mut means, mut squares) = ([R::ZERO; SEGMENT], [R::ZERO; SEGMENT]);
+    let (means, squares) = (&mut means[..width], &mut squares[..width]);
+    simd(
+        #[inline(always)]
+        || {
+            for r in 0..rows {
+                let row = &x[r * stride..][..width];
+                means.iter_mut().zip(row).for_each(|(m, v)| *m += v.to());
+            }
+            let share = R::from_i64(rows as i64);
+            means.iter_mut().for_each(|m| *m = *m / share);
+            for r in 0..rows {
+                let row = &x[r * stride..][..width];
+                for ((s, v), &m) in squares.iter_mut().zip(row).zip(&*means) {
+                    *s += (v.to::<R>() - m) * (v.to::<R>() - m);
+                }
+            }
+        },
+    );
+    for ((state, mean), squares) in states.iter_mut().zip(means).zip(squares) {
+        *state = Moments { count: rows as f64, mean: mean.to_f64(), squares: squares.to_f64() };
     }
 }
 

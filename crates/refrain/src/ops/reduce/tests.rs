@@ -329,3 +329,69 @@ fn there_is_no_extreme_of_nothing() {
         assert!(matches!(ints.var((), 1), Err(Error::Unsupported { op: "var", .. })));
     }
 }
+
+/// In rows and columns that take several steps at a time and leave some over, with numbers, infinities and NaN of both signs at
+/// their ends.
+#[test]
+fn an_extreme_is_found_wherever_it_is() {
+    let device = crate::Device::cpu();
+    for (n, inner) in [(1, 3), (4, 1), (5, 2), (7, 300), (66, 17), (130, 1)] {
+        for place in [0, n / 2, n - 1] {
+            for special in [9.0, -9.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN] {
+                let mut x: Vec<f64> = (0..n * inner).map(|i| (i * 7 % 11) as f64 * 0.5 - 2.0).collect();
+                x[place * inner + inner / 2] = special;
+                for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16, DType::I64, DType::U8] {
+                    let t = Tensor::from_slice(&x, [n, inner], &device).unwrap().to_dtype(dtype).unwrap();
+                    let x = values(&t);
+                    let columns = (0..inner).map(|c| x.iter().skip(c).step_by(inner).copied());
+                    let most = |max: bool| {
+                        let more = |a: f64, b: f64| match max {
+                            _ if a.is_nan() || b.is_nan() => f64::NAN,
+                            true => a.max(b),
+                            false => a.min(b),
+                        };
+                        columns.clone().map(|c| c.reduce(more).unwrap()).collect::<Vec<_>>()
+                    };
+                    for t in [t.clone(), t.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap()]
+                    {
+                        for (max, y) in [(true, t.max(0).unwrap()), (false, t.min(0).unwrap())] {
+                            let (y, expected) = (values(&y), most(max));
+                            let is_same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
+                            assert!(
+                                y.iter().zip(&expected).all(is_same),
+                                "{special} at {place} of {n} x {inner}, {dtype}, max {max}: {y:?}, not {expected:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Read where they lie, in the order of memory.
+#[test]
+fn sums_over_axes_on_both_sides_of_another_have_the_bits_of_their_copy() {
+    let device = crate::Device::cpu();
+    for shape in [[3, 5, 9, 8], [2, 3, 1, 70], [7, 2, 11, 13], [1100, 2, 8, 8]] {
+        let x = leaf(&shape, &device).detach();
+        for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+            let x = x.to_dtype(dtype).unwrap();
+            let copy = x.permute(&[1, 0, 2, 3]).unwrap().copy().unwrap();
+            let narrow = x.narrow(3, 1, shape[3] - 1).unwrap();
+            let narrow_copy = narrow.permute(&[1, 0, 2, 3]).unwrap().copy().unwrap();
+            for (x, copy) in [(&x, &copy), (&narrow, &narrow_copy)] {
+                let (y, expected) = (x.sum([0, 2, 3]).unwrap(), copy.sum([1, 2, 3]).unwrap());
+                assert_eq!(values(&y), values(&expected), "{shape:?} {dtype}");
+            }
+            // With more axes than kernels read where they lie.
+            let [a, b, c, d] = shape;
+            let deep = x.reshape([1, a, b, c, 1, d, 1]).unwrap();
+            let deep = values(&deep.sum([0, 1, 3, 4, 5, 6]).unwrap());
+            assert_eq!(deep, values(&x.sum([0, 2, 3]).unwrap()), "{shape:?} {dtype}");
+            let exact: f64 = values(&x).iter().sum();
+            let sum: f64 = values(&x.to_dtype(DType::F64).unwrap().sum([0, 2, 3]).unwrap()).iter().sum();
+            assert!((sum - exact).abs() < 1e-6, "{sum}, not {exact}");
+        }
+    }
+}
