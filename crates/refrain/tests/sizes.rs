@@ -285,7 +285,18 @@ fn normalisations_of_rows() {
 
 #[test]
 fn batch_norm() {
-    for shape in [&[2_001, 64][..], &[20_000, 7], &[9, 7, 130], &[33, 5, 1], &[2, 3, 5_000], &[300, 130, 8]] {
+    for shape in [
+        &[2_001, 64][..],
+        &[37_632, 16],
+        &[300_000, 3],
+        &[700, 600],
+        &[20_000, 7],
+        &[9, 7, 130],
+        &[33, 5, 1],
+        &[2, 3, 5_000],
+        &[300, 130, 8],
+        &[20, 64, 56],
+    ] {
         let channels: &[usize] = &shape[1..2];
         check("batch_norm", &[shape, channels, channels], |t| {
             let (mean, var) = (t[1].detach().zeros_like()?, t[1].detach().ones_like()?);

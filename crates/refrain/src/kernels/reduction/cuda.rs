@@ -17,9 +17,9 @@ pub(crate) const MACHINE: &str = include_str!("machine.cu");
 /// The reducer of means and variances, except its results.
 pub(crate) const MOMENTS: &str = include_str!("moments.cu");
 
-/// Threads of a block in the first and in the second pass.
+/// Threads of a block in the first pass, and of one that merges states.
 const THREADS: usize = 256;
-const PARTIAL_THREADS: usize = 512;
+pub(crate) const MERGE_THREADS: usize = 512;
 /// The maximum number of neighbours that a thread processes at a time; also used if fewer do not divide an extent.
 const MAX_VEC: usize = 8;
 const LESSER_VEC: usize = 4;
@@ -34,6 +34,9 @@ const COLUMN_ROWS: usize = 4;
 const MAX_COLUMN_ROWS: usize = 512;
 /// This many states are worth a thread in the second pass.
 const PARTIAL_ROWS: usize = 4;
+/// The maximum number of states that each block of the kernel after a reduction merges itself. For more, the second pass is
+/// faster.
+const MAX_CONSUMER_STATES: usize = 4096;
 
 /// Numbers that a reducer can have, at most, beside one.
 pub(crate) const MAX_SCALARS: usize = 256;
@@ -44,7 +47,7 @@ const EXTRA: usize = 4;
 
 params! {
     /// The arguments of the passes.
-    struct Reduction<const SCALARS: usize> {
+    pub(crate) struct Reduction<const SCALARS: usize> {
         /// The operands are `[outer, n, inner]`, their reductions `[outer, inner]`.
         outer: i64,
         n: i64,
@@ -56,9 +59,11 @@ params! {
         shift: i64,
         /// Whether the first pass finishes the results.
         direct: i64,
-        /// The states that the second pass merges are `[count, totals]`.
+        /// The states that are merged are `[count, totals]`.
         count: i64,
         totals: i64,
+        /// Elements that one of the totals is reduced from.
+        elements: i64,
         x: [Pointer; INPUTS],
         partial: Pointer,
         y: [Pointer; OUTPUTS],
@@ -87,7 +92,7 @@ pub(crate) struct ReductionLaunch {
     pub(crate) totals: Option<usize>,
 }
 
-/// What the second pass merges; `direct`: nothing, the first pass finishes the results.
+/// The states that are left to merge; `direct`: none, the first pass finishes the results.
 #[derive(Clone, Copy)]
 struct Merge {
     direct: bool,
@@ -131,9 +136,16 @@ fn plan(extent: Extent, size: usize) -> ReductionPlan {
     let rows = THREADS / columns;
     let wanted = (n / (rows * COLUMN_ROWS)).min(BLOCKS.div_ceil((outer * across).max(1)));
     let count = wanted.max(n.div_ceil(rows * MAX_COLUMN_ROWS)).max(1);
-    let piece = n.div_ceil(count).max(1);
+    // Threads have equally many rows, except in the last piece.
+    let piece = n.div_ceil(count).max(1).next_multiple_of(rows * COLUMN_ROWS);
     let pieces = n.div_ceil(piece).max(1);
     ReductionPlan { vec, shift: columns.trailing_zeros(), pieces, piece, blocks: outer * pieces * across }
+}
+
+/// A merge of `totals` results by blocks with so many of them side by side.
+fn merge_plan(columns: usize, totals: usize) -> ReductionPlan {
+    let blocks = totals.div_ceil(columns);
+    ReductionPlan { vec: 1, shift: columns.trailing_zeros(), pieces: 1, piece: 0, blocks }
 }
 
 /// The maximum workspace bytes of a reduction of operands of `size` bytes each to states of `state` bytes.
@@ -168,17 +180,49 @@ impl ReductionLaunch {
         source: &'static Source,
         constants: impl Fn(KernelSpec) -> KernelSpec,
     ) -> Result<()> {
-        let Extent { outer, inner, .. } = self.extent;
-        let results = outer * inner;
-        let size = self.inputs.iter().map(|(_, dtype)| dtype.size()).max().unwrap_or(1);
-        let plan = plan(self.extent, size);
-        let totals = self.totals.unwrap_or(results);
-        let count = (plan.pieces * results).checked_div(totals).unwrap_or(0);
-        let direct = count == 1;
-        if results > 0 {
+        match self.first_pass(args, source, &constants)? {
+            Merge { direct: true, .. } => Ok(()),
+            Merge { count, totals, .. } => self.merge(args, source, constants, count, totals),
+        }
+    }
+
+    /// [`ReductionLaunch::run`] for a kernel that follows and uses the results. Returns whether the states are so few that
+    /// each of its blocks merges them faster than a second pass would: then it has to call `merge_partials` with
+    /// [`ReductionLaunch::consumer_args`]. Otherwise the results are finished.
+    pub(crate) fn run_for_consumer(
+        &self,
+        args: &mut CudaArgs<'_>,
+        source: &'static Source,
+        constants: impl Fn(KernelSpec) -> KernelSpec,
+    ) -> Result<bool> {
+        let Merge { direct, count, totals } = self.first_pass(args, source, &constants)?;
+        // Without elements there may be no consumer.
+        let is_few = totals <= MERGE_THREADS && count * totals <= MAX_CONSUMER_STATES;
+        let by_consumer = is_few && !direct && self.extent.n * self.results() > 0;
+        if !direct && !by_consumer {
+            self.merge(args, source, constants, count, totals)?;
+        }
+        Ok(by_consumer)
+    }
+
+    /// What a consumer is told: all results are merged side by side by a block of [`MERGE_THREADS`].
+    pub(crate) fn consumer_args(&self, args: &CudaArgs<'_>) -> Result<Reduction<4>> {
+        let (_, merge) = self.plan();
+        self.kernel_args(args, &merge_plan(merge.totals.next_power_of_two(), merge.totals), merge)
+    }
+
+    /// The first pass, and what is left to merge.
+    fn first_pass(
+        &self,
+        args: &mut CudaArgs<'_>,
+        source: &'static Source,
+        constants: impl Fn(KernelSpec) -> KernelSpec,
+    ) -> Result<Merge> {
+        let (plan, merge) = self.plan();
+        if self.results() > 0 {
             let aligned =
                 self.inputs.iter().all(|&(x, d)| args.alignment(x).is_multiple_of(plan.vec * d.size()));
-            let (entry, guard) = match inner {
+            let (entry, guard) = match self.extent.inner {
                 1 => ("reduce_rows", "REDUCE_ROWS"),
                 _ => ("reduce_columns", "REDUCE_COLUMNS"),
             };
@@ -189,10 +233,22 @@ impl ReductionLaunch {
             for ((_, dtype), name) in self.inputs.iter().zip(["IN0", "IN1"]) {
                 spec = spec.dtype(name, *dtype);
             }
-            let merge = Merge { direct, count, totals };
             self.launch(args, spec, Grid::line(plan.blocks, THREADS as u32), &plan, merge)?;
         }
-        if direct { Ok(()) } else { self.merge(args, source, constants, count, totals) }
+        Ok(merge)
+    }
+
+    fn plan(&self) -> (ReductionPlan, Merge) {
+        let size = self.inputs.iter().map(|(_, dtype)| dtype.size()).max().unwrap_or(1);
+        let plan = plan(self.extent, size);
+        let totals = self.totals.unwrap_or(self.results());
+        let count = (plan.pieces * self.results()).checked_div(totals).unwrap_or(0);
+        (plan, Merge { direct: count == 1, count, totals })
+    }
+
+    /// Results of the first pass.
+    fn results(&self) -> usize {
+        self.extent.outer * self.extent.inner
     }
 
     /// The second pass alone: `partial` is `[count, totals]`.
@@ -208,15 +264,14 @@ impl ReductionLaunch {
             return Ok(());
         }
         let rows = (count / PARTIAL_ROWS).max(1).next_power_of_two();
-        let columns = (PARTIAL_THREADS / rows).clamp(4, 32).min(totals.next_power_of_two());
-        let blocks = totals.div_ceil(columns);
-        let plan = ReductionPlan { vec: 1, shift: columns.trailing_zeros(), pieces: 1, piece: 0, blocks };
+        let columns = (MERGE_THREADS / rows).clamp(4, 32).min(totals.next_power_of_two());
+        let plan = merge_plan(columns, totals);
         let mut spec = constants(self.spec(source, "reduce_partials", "REDUCE_PARTIALS"));
         if let Some((_, dtype)) = self.inputs.first() {
             spec = spec.dtype("IN0", *dtype);
         }
         let merge = Merge { direct: false, count, totals };
-        self.launch(args, spec, Grid::line(blocks, PARTIAL_THREADS as u32), &plan, merge)
+        self.launch(args, spec, Grid::line(plan.blocks, MERGE_THREADS as u32), &plan, merge)
     }
 
     fn spec(&self, source: &'static Source, entry: &'static str, guard: &'static str) -> KernelSpec {
@@ -264,6 +319,7 @@ impl ReductionLaunch {
             direct: merge.direct.into(),
             count: merge.count as i64,
             totals: merge.totals as i64,
+            elements: (self.extent.n * self.results()).checked_div(merge.totals).unwrap_or(0) as i64,
             x: all(args, &inputs, Pointer::NOTHING)?,
             partial: self.partial,
             y: all(args, &outputs, Pointer::NOTHING)?,

@@ -1,6 +1,6 @@
 // The passes of a reduction. The first pass is REDUCE_ROWS or REDUCE_COLUMNS: along neighbours (inner is 1) or across
-// them. The second pass is REDUCE_PARTIALS, over the states of the pieces. The order of additions depends only on the
-// extents. Constants of the first pass: COMPUTE, IN0, IN1 (dtypes), OPERANDS (1 or 2), VEC (neighbours that a thread
+// them. What merges the states of the pieces is `merge_partials`: the second pass, REDUCE_PARTIALS, or the kernel that
+// uses the results. The order of additions depends only on the extents. Constants of the first pass: COMPUTE, IN0, IN1 (dtypes), OPERANDS (1 or 2), VEC (neighbours that a thread
 // processes at a time), ALIGNED (whether they can be loaded at once).
 
 #if defined(REDUCE_ROWS) || defined(REDUCE_COLUMNS)
@@ -65,24 +65,33 @@ DEVICE void emit(const Reduction& r, i64 result, i64 piece, const State& s) {
 KERNEL(reduce_rows, Reduction, r, BOUNDS) {
     __shared__ State warps[8];
     const int lanes = 1 << (int)r.shift, lane = threadIdx.x & (lanes - 1);
-    i64 item = ((i64)blockIdx.x * 256 + threadIdx.x) >> (int)r.shift;
-    i64 row = r.pieces == 1 ? item : item / r.pieces, piece = item - row * r.pieces;
+    i64 row = ((i64)blockIdx.x * 256 + threadIdx.x) >> (int)r.shift, piece = 0;
+    if (r.pieces > 1) {
+        // Then a block has one piece.
+        row = blockIdx.x / (u32)r.pieces;
+        piece = blockIdx.x - (u32)row * (u32)r.pieces;
+    }
     bool live = row < r.outer;
+    const i64 total = !live ? 0 : row < r.totals ? row : row % r.totals;
     Local acc[VEC];
     #pragma unroll
-    for (int v = 0; v < VEC; v++) acc[v] = first();
+    for (int v = 0; v < VEC; v++) acc[v] = first(r, total, total * r.n);
     if (live) {
         i64 start = piece * r.piece, end = start + r.piece < r.n ? start + r.piece : r.n;
         i64 base = row * r.n, i = start + lane * VEC;
         const i64 step = lanes * VEC;
-        for (; i + (AHEAD - 1) * step + VEC <= end; i += AHEAD * step) {
+        while (i + VEC <= end) {
             Neighbours n[AHEAD];
             #pragma unroll
-            for (int k = 0; k < AHEAD; k++) n[k] = fetch_all(r, base + i + k * step);
+            for (int k = 0; k < AHEAD; k++) if (i + k * step + VEC <= end) n[k] = fetch_all(r, base + i + k * step);
             #pragma unroll
-            for (int k = 0; k < AHEAD; k++) add_all(acc, n[k], i + k * step, 1, row, 0, r);
+            for (int k = 0; k < AHEAD; k++) {
+                if (i + VEC <= end) {
+                    add_all(acc, n[k], i, 1, row, 0, r);
+                    i += step;
+                }
+            }
         }
-        for (; i + VEC <= end; i += step) add_all(acc, fetch_all(r, base + i), i, 1, row, 0, r);
         #pragma unroll
         for (int v = 0; v < VEC - 1; v++) {
             if (i + v < end) {
@@ -111,41 +120,60 @@ KERNEL(reduce_rows, Reduction, r, BOUNDS) {
 #endif
 
 #ifdef REDUCE_COLUMNS
+// Merges what the lanes of a warp have that process the same columns: W columns each, from the one at `first_column` on, into
+// `to`. At each distance the lanes halve the columns between them, so that they exchange few states.
+template <int W> DEVICE void merge_lanes(State* s, int first_column, int distance, int columns, State* to) {
+    const int lane = threadIdx.x & 31;
+    State* own = to + (lane & (columns - 1)) * VEC + first_column;
+    if constexpr (W == 1) {
+        const int others = distance < columns ? 0 : 2 * distance - columns;
+        for (; distance >= columns; distance /= 2) s[0] = merge(s[0], exchange(s[0], distance));
+        if ((lane & others) == 0) own[0] = s[0];
+    } else if (distance < columns) {
+        #pragma unroll
+        for (int i = 0; i < W; i++) own[i] = s[i];
+    } else {
+        const bool upper = lane & distance;
+        #pragma unroll
+        for (int i = 0; i < W / 2; i++) {
+            State kept = upper ? s[W / 2 + i] : s[i], given = upper ? s[i] : s[W / 2 + i];
+            s[i] = merge(kept, exchange(given, distance));
+        }
+        merge_lanes<W / 2>(s, first_column + (upper ? W / 2 : 0), distance / 2, columns, to);
+    }
+}
+
 // A piece of some columns for each block: neighbouring threads process neighbouring columns, the others further rows.
 KERNEL(reduce_columns, Reduction, r, BOUNDS) {
     __shared__ __align__(16) State warps[8][32 * VEC];
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
     const int step = 256 >> (int)r.shift;
-    i64 across = (r.inner + columns * VEC - 1) / (columns * VEC);
-    i64 slab = blockIdx.x / across, column = ((blockIdx.x - slab * across) * columns + tx) * VEC;
-    i64 piece = r.pieces == 1 ? 0 : slab % r.pieces;
-    if (r.pieces != 1) slab /= r.pieces;
+    const u32 across = (u32)((r.inner + columns * VEC - 1) / VEC >> (int)r.shift), stripe = blockIdx.x / across;
+    const u32 slab = r.pieces == 1 ? stripe : stripe / (u32)r.pieces, piece = stripe - slab * (u32)r.pieces;
+    const i64 column = ((i64)(blockIdx.x - stripe * across) * columns + tx) * VEC;
     bool live = column < r.inner;
+    const i64 result = slab * r.inner + column, base = slab * r.n * r.inner + column;
     Local acc[VEC];
     #pragma unroll
-    for (int v = 0; v < VEC; v++) acc[v] = first();
-    i64 result = slab * r.inner + column;
+    for (int v = 0; v < VEC; v++) acc[v] = first(r, live ? result + v : v, live ? base + v : v);
     if (live) {
         i64 start = piece * r.piece, end = start + r.piece < r.n ? start + r.piece : r.n;
-        i64 at = (slab * r.n + start + ty) * r.inner + column;
         const i64 stride = step * r.inner;
-        i64 i = start + ty;
-        for (; i + (AHEAD - 1) * step < end; i += AHEAD * step, at += AHEAD * stride) {
+        i64 at = base + (start + ty) * r.inner;
+        for (i64 i = start + ty; i < end; i += AHEAD * step, at += AHEAD * stride) {
             Neighbours n[AHEAD];
             #pragma unroll
-            for (int k = 0; k < AHEAD; k++) n[k] = fetch_all(r, at + k * stride);
+            for (int k = 0; k < AHEAD; k++) if (i + k * step < end) n[k] = fetch_all(r, at + k * stride);
             #pragma unroll
-            for (int k = 0; k < AHEAD; k++) add_all(acc, n[k], i + k * step, 0, result, 1, r);
+            for (int k = 0; k < AHEAD; k++) {
+                if (i + k * step < end) add_all(acc, n[k], i + k * step, 0, result, 1, r);
+            }
         }
-        for (; i < end; i += step, at += stride) add_all(acc, fetch_all(r, at), i, 0, result, 1, r);
     }
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    State s[VEC];
     #pragma unroll
-    for (int v = 0; v < VEC; v++) {
-        State s = state(acc[v]);
-        for (int d = 16; d >= columns; d /= 2) s = merge(s, exchange(s, d));
-        if (lane < columns) warps[warp][lane * VEC + v] = s;
-    }
+    for (int v = 0; v < VEC; v++) s[v] = state(acc[v]);
+    merge_lanes<VEC>(s, 0, 16, columns, warps[threadIdx.x >> 5]);
     __syncthreads();
     // VEC divides inner, so a column exists if its first neighbour does.
     const int e = threadIdx.x;
@@ -159,27 +187,36 @@ KERNEL(reduce_columns, Reduction, r, BOUNDS) {
 }
 #endif
 
-#ifdef REDUCE_PARTIALS
-KERNEL(reduce_partials, Reduction, r) {
-    __shared__ State warps[16][32];
-    const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
-    const int step = 512 >> (int)r.shift;
-    i64 result = (i64)blockIdx.x * columns + tx;
-    bool live = result < r.totals;
-    State s = state(first());
+// Merges the states of 1 << r.shift results, the first of which is `result`, and stores that of the i-th of them in `s` of
+// thread i. Returns whether the thread has one. All threads of the block take part, MERGE_THREADS of them.
+#define MERGE_THREADS 512
+DEVICE bool merge_partials(const Reduction& r, i64 first_result, State& s) {
+    __shared__ State merged[MERGE_THREADS];
+    const int columns = 1 << (int)r.shift, column = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
+    const int step = MERGE_THREADS >> (int)r.shift;
+    const bool live = first_result + column < r.totals;
+    s = state(first(r, 0, 0));
     if (live) {
-        const State* p = reinterpret_cast<const State*>(r.partial) + result;
+        const State* p = reinterpret_cast<const State*>(r.partial) + first_result + column;
         #pragma unroll 4
         for (i64 i = ty; i < r.count; i += step) s = merge(s, p[i * r.totals]);
     }
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     for (int d = 16; d >= columns; d /= 2) s = merge(s, exchange(s, d));
-    if (lane < columns) warps[warp][lane] = s;
+    // Now a column has a state of each warp or, if a warp has no column twice, of each thread.
+    const int row = columns < 32 ? threadIdx.x >> 5 : ty, rows = columns < 32 ? MERGE_THREADS / 32 : step;
+    if ((threadIdx.x & 31) < columns) merged[row * columns + column] = s;
     __syncthreads();
-    if (live && threadIdx.x < columns) {
-        s = warps[0][lane];
-        for (int w = 1; w < 16; w++) s = merge(s, warps[w][lane]);
-        finish(r, result, s);
-    }
+    if (!live || threadIdx.x >= columns) return false;
+    s = merged[column];
+    #pragma unroll 4
+    for (int i = 1; i < rows; i++) s = merge(s, merged[i * columns + column]);
+    return true;
+}
+
+#ifdef REDUCE_PARTIALS
+KERNEL(reduce_partials, Reduction, r, __launch_bounds__(MERGE_THREADS)) {
+    const i64 first_result = (i64)blockIdx.x << (int)r.shift;
+    State s;
+    if (merge_partials(r, first_result, s)) finish(r, first_result + threadIdx.x, s);
 }
 #endif

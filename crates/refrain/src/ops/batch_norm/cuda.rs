@@ -5,17 +5,23 @@ use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, ReductionLaunch, room};
+use crate::kernels::reduction::cuda::{
+    MACHINE, MERGE_THREADS, MOMENTS, REDUCTION, Reduction, ReductionLaunch, room,
+};
 use crate::tensor::DType;
 
-static MOMENTS_OF_CHANNELS: Source =
-    Source { name: "batch_norm", parts: &[REDUCTION, MOMENTS, include_str!("sums.cu"), MACHINE] };
-static GRADIENT_SUMS: Source =
-    Source { name: "batch_norm", parts: &[REDUCTION, include_str!("sums.cu"), MACHINE] };
+const SUMS: &str = include_str!("sums.cu");
 const ELEMENTS: &str = include_str!("elements.cu");
 static RUNNING: Source = Source { name: "batch_norm", parts: &[include_str!("running.cu")] };
-static FORWARD: Source = Source { name: "batch_norm", parts: &[ELEMENTS, include_str!("forward.cu")] };
-static BACKWARD: Source = Source { name: "batch_norm", parts: &[ELEMENTS, include_str!("backward.cu")] };
+static MOMENTS_OF_CHANNELS: Source =
+    Source { name: "batch_norm", parts: &[REDUCTION, MOMENTS, SUMS, MACHINE] };
+static FORWARD: Source = Source {
+    name: "batch_norm",
+    parts: &[REDUCTION, MOMENTS, SUMS, MACHINE, ELEMENTS, include_str!("forward.cu")],
+};
+static GRADIENT_SUMS: Source = Source { name: "batch_norm", parts: &[REDUCTION, SUMS, MACHINE] };
+static BACKWARD: Source =
+    Source { name: "batch_norm", parts: &[REDUCTION, SUMS, MACHINE, ELEMENTS, include_str!("backward.cu")] };
 
 params! {
     /// Mean and 1/std of running statistics.
@@ -34,6 +40,8 @@ params! {
         bias: Pointer = "const PARAMETER*",
         means: Pointer = "const COMPUTE*",
         invs: Pointer = "const COMPUTE*",
+        /// The sums that are merged, if MERGES.
+        sums: Reduction<4>,
         y: Pointer = "IN*",
         n: i64,
         channels: i64,
@@ -47,7 +55,9 @@ params! {
         means: Pointer = "const COMPUTE*",
         invs: Pointer = "const COMPUTE*",
         /// Of each channel, the sums of dy and of dy (x - mean) / std.
-        sums: Pointer = "const COMPUTE*",
+        totals: Pointer = "const COMPUTE*",
+        /// The sums that are merged, if MERGES.
+        sums: Reduction<4>,
         dx: Pointer = "IN*",
         /// 1 by the values of a channel.
         share: f64,
@@ -57,9 +67,13 @@ params! {
     }
 }
 
-const THREADS: usize = 256;
-/// The maximum size of a state in bytes: three f64.
-const STATE: usize = 24;
+/// Threads of a block, except in the first pass of a reduction.
+const THREADS: usize = MERGE_THREADS;
+/// The maximum size of a state in bytes: two f64.
+const STATE: usize = 16;
+/// Blocks per multiprocessor of a kernel over elements: many, or those that run at once, if each has to merge sums first.
+const MANY_BLOCKS: usize = 32;
+const RESIDENT_BLOCKS: usize = 4;
 
 /// The reduction of all values of a channel: over columns if channels are neighbours, otherwise over lines that are
 /// merged by channel.
@@ -100,6 +114,7 @@ fn by_channel(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> Reductio
 /// Adds the constants of a kernel over elements, which lie at `operands`, and says how many blocks it wants.
 fn elements(
     extent: Extent,
+    merges: bool,
     add: bool,
     operands: &[Pointer],
     spec: KernelSpec,
@@ -118,8 +133,10 @@ fn elements(
         .int("VEC", vec as i64)
         .flag("ALIGNED", aligned)
         .flag("INNER", inner != 1)
-        .flag("ADD", add);
-    let blocks = (n / vec).div_ceil(THREADS).min(args.multiprocessors() * 64);
+        .flag("ADD", add)
+        .flag("MERGES", merges);
+    let most = if merges { RESIDENT_BLOCKS } else { MANY_BLOCKS };
+    let blocks = (n / vec).div_ceil(THREADS).min(args.multiprocessors() * most);
     (spec, Grid::line(blocks, THREADS as u32))
 }
 
@@ -131,14 +148,15 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     let dtypes = dtypes(args);
     let (x, y) = (args.read(0), args.write(0));
     let (means, invs) = (args.write(1), args.write(2));
-    if op.training {
-        let mut sums = by_channel(args, op.extent, &[0]);
+    let mut sums = by_channel(args, op.extent, &[0]);
+    let merges = if op.training {
         for o in 1..5 {
             sums = sums.output(args, o);
         }
         sums.extra.extend([args.read(3), args.read(4)]);
         sums.scalars.extend([op.momentum, op.eps]);
-        sums.run(args, &MOMENTS_OF_CHANNELS, |spec| constants(spec, dtypes).flag("BACKWARD", false))?;
+        let constants = |spec| constants(spec, dtypes).flag("BACKWARD", false);
+        sums.run_for_consumer(args, &MOMENTS_OF_CHANNELS, constants)?
     } else {
         let spec = constants(KernelSpec::new(&RUNNING, "batch_norm_running"), dtypes);
         let kernel_args = RunningArgs {
@@ -150,19 +168,21 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
             channels: channels as i64,
         };
         args.kernel(spec, Grid::line(channels.div_ceil(THREADS), THREADS as u32), &kernel_args)?;
-    }
+        false
+    };
     let n = outer * channels * inner;
     if n == 0 {
         return Ok(());
     }
-    let spec = KernelSpec::new(&FORWARD, "batch_norm");
-    let (spec, grid) = elements(op.extent, false, &[x, y], spec, args);
+    let spec = KernelSpec::new(&FORWARD, "batch_norm").flag("BACKWARD", false).dtype("IN0", dtypes[0]);
+    let (spec, grid) = elements(op.extent, merges, false, &[x, y], spec, args);
     let kernel_args = BatchNormArgs {
         x,
         weight: args.read(1),
         bias: args.read(2),
         means,
         invs,
+        sums: sums.consumer_args(args)?,
         y,
         n: n as i64,
         channels: channels as i64,
@@ -182,21 +202,23 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     let totals = Pointer::WORKSPACE.plus(states(extent, dtype));
     let mut sums = by_channel(args, extent, &[0, 2]).output(args, 1).output(args, 2);
     sums.extra.extend([means, invs, totals]);
-    sums.scalars.push(channels as f64);
-    sums.run(args, &GRADIENT_SUMS, |spec| constants(spec, dtypes).flag("BACKWARD", true))?;
+    let constants = |spec| constants(spec, dtypes).flag("BACKWARD", true);
+    let merges = sums.run_for_consumer(args, &GRADIENT_SUMS, constants)?;
     let n = outer * channels * inner;
     if n == 0 {
         return Ok(());
     }
-    let spec = KernelSpec::new(&BACKWARD, "batch_norm_backward").flag("TRAINING", training);
-    let (spec, grid) = elements(extent, args.accumulate(0), &[x, dy, dx], spec, args);
+    let spec =
+        KernelSpec::new(&BACKWARD, "batch_norm_backward").flag("BACKWARD", true).flag("TRAINING", training);
+    let (spec, grid) = elements(extent, merges, args.accumulate(0), &[x, dy, dx], spec, args);
     let kernel_args = BatchNormBackwardArgs {
         x,
         weight,
         dy,
         means,
         invs,
-        sums: totals,
+        totals,
+        sums: sums.consumer_args(args)?,
         dx,
         share: 1.0 / (outer * inner) as f64,
         n: n as i64,

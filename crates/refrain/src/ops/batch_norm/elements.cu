@@ -1,6 +1,9 @@
 // Batch norm element by element. Constants: COMPUTE (the arithmetic), IN (dtype of elements), PARAMETER (of parameters),
 // INDEX (the type of offsets), VEC (elements that a thread takes at once, of one channel each or all of one), ALIGNED
-// (whether they can be loaded at once), INNER (whether values of a channel are neighbours), ADD.
+// (whether they can be loaded at once), INNER (whether values of a channel are neighbours), ADD, MERGES (whether each block
+// merges the partial sums of all channels, of which there are at most THREADS; one block stores the results).
+
+#define THREADS MERGE_THREADS
 
 DEVICE void fetch(COMPUTE* x, const IN* p) {
     if (ALIGNED) {

@@ -3,17 +3,18 @@
 
 #if BACKWARD
 // The sums of dy and of dy (x - mean). Extra operands: the means, 1/std, and where to store the unmodified sums.
-// Results: dweight, dbias. s[0] is the number of channels.
-struct State { COMPUTE level, slope; };
-typedef State Local;
-DEVICE Local first() { return {(COMPUTE)0, (COMPUTE)0}; }
-DEVICE State state(const Local& l) { return l; }
+// Results: dweight, dbias.
+struct __align__(2 * COMPUTE_SIZE) State { COMPUTE level, slope; };
+#define BOUNDS __launch_bounds__(256, 2)
+struct Local { COMPUTE mean, level, slope; };
+DEVICE Local first(const Reduction& r, i64 channel, i64) {
+    return {extra<COMPUTE>(r, 0)[channel], (COMPUTE)0, (COMPUTE)0};
+}
+DEVICE State state(const Local& l) { return {l.level, l.slope}; }
 DEVICE State merge(State a, State b) { return {a.level + b.level, a.slope + b.slope}; }
-DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r) {
-    // Along the lines of a channel, there are several results per channel.
-    i64 channels = (i64)r.s[0], channel = result < channels ? result : result % channels;
+DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) {
     l.level += x[1];
-    l.slope += x[1] * (x[0] - extra<COMPUTE>(r, 0)[channel]);
+    l.slope += x[1] * (x[0] - l.mean);
 }
 DEVICE void finish(const Reduction& r, i64 channel, State s) {
     COMPUTE slope = s.slope * extra<COMPUTE>(r, 1)[channel];
@@ -30,17 +31,22 @@ DEVICE PARAMETER moved(PARAMETER old, double momentum, double batch) {
 }
 DEVICE bool finite(PARAMETER x) { return fabs(to<double>(x)) < (double)INFINITY_F; }
 
+DEVICE double inverse_std(const Reduction& r, const Moments& s) { return 1.0 / sqrt(s.squares / s.count + r.s[1]); }
+
 // Results: mean and 1/std, and the new running statistics. Extra operands: the old ones. s: momentum, eps. A channel that
 // would get a running statistic that is not finite keeps both.
-DEVICE void finish(const Reduction& r, i64 channel, State sums) {
-    Moments s(r, channel, sums);
+DEVICE void store_statistics(const Reduction& r, i64 channel, const Moments& s, double inv) {
     put_result<COMPUTE>(r.y[0], channel, false, s.mean);
-    put_result<COMPUTE>(r.y[1], channel, false, 1.0 / sqrt(s.squares / s.count + r.s[1]));
+    put_result<COMPUTE>(r.y[1], channel, false, inv);
     PARAMETER old_mean = extra<PARAMETER>(r, 0)[channel], old_var = extra<PARAMETER>(r, 1)[channel];
     PARAMETER mean = moved(old_mean, r.s[0], s.mean);
     PARAMETER var = moved(old_var, r.s[0], s.squares / (s.count - 1.0));
     bool both = finite(mean) && finite(var);
     reinterpret_cast<PARAMETER*>(r.y[2])[channel] = both ? mean : old_mean;
     reinterpret_cast<PARAMETER*>(r.y[3])[channel] = both ? var : old_var;
+}
+DEVICE void finish(const Reduction& r, i64 channel, State sums) {
+    Moments s(r, pivot_of(r, channel), sums);
+    store_statistics(r, channel, s, inverse_std(r, s));
 }
 #endif

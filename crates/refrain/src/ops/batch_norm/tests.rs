@@ -29,7 +29,7 @@ fn along(t: &Tensor, axis: usize) -> Tensor {
 fn channels_are_normalised_and_running_statistics_move() {
     for device in devices() {
         // Few values and many; lines of one channel, of all channels and of one element.
-        for shape in [[4, 3, 5], [6, 3, 1], [1, 4, 300], [70, 40, 11], [3000, 8, 2]] {
+        for shape in [[4, 3, 5], [6, 3, 1], [1, 4, 300], [70, 40, 11], [3000, 8, 2], [120, 1, 600]] {
             for axis in 0..3 {
                 let others: Vec<isize> = (0..3).filter(|&a| a != axis as isize).collect();
                 let count = shape.iter().product::<usize>() / shape[axis];
@@ -99,19 +99,44 @@ fn gradients_agree_with_finite_differences() {
 }
 
 #[test]
-fn the_gradient_of_many_values_is_that_of_the_formula() {
+fn gradients_of_many_values_are_those_of_the_formula() {
+    // Lines of one channel and of all channels, few channels and many.
+    let cases = [
+        ([50, 7, 100], 1, [0, 2]),
+        ([60, 100, 7], 2, [0, 1]),
+        ([60, 100, 16], 2, [0, 1]),
+        ([9, 40, 600], 2, [0, 1]),
+        ([40, 120, 8], 1, [0, 2]),
+    ];
+    let dtypes = [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::F16, 2e-3), (DType::BF16, 2e-2)];
     for device in devices() {
-        for (shape, axis, others) in [([50, 7, 100], 1, [0, 2]), ([60, 100, 7], 2, [0, 1])] {
-            let x = leaf(&shape, &device);
-            let p = parameters(7, DType::F64, &device);
-            let dy = x.detach().sin().unwrap();
-            normalise(&x, &p, axis as isize, true).unwrap().backward_with(&dy).unwrap();
-            let fused = values(&x.grad().unwrap());
-            x.zero_grad().unwrap();
+        for ((shape, axis, others), (dtype, tolerance)) in
+            cases.into_iter().flat_map(|case| dtypes.map(|dtype| (case, dtype)))
+        {
+            let x = leaf(&shape, &device).detach().to_dtype(dtype).unwrap();
+            let parameter_dtype = if dtype == DType::BF16 { DType::F32 } else { dtype };
+            let p = parameters(shape[axis], parameter_dtype, &device);
+            let dy = x.sin().unwrap();
+            let count = (x.numel() / shape[axis]) as f64;
+            let gradients = |x: &Tensor, y: &Tensor, p: [&Tensor; 2], dy: &Tensor| {
+                y.backward_with(dy).unwrap();
+                let [w, b] = p.map(|p| values(&p.grad().unwrap().mul_scalar(1.0 / count).unwrap()));
+                [values(&x.grad().unwrap()), w, b]
+            };
+            let [x, w, b] = [&x, &p[0], &p[1]].map(|t| t.detach());
+            [&x, &w, &b].iter().for_each(|t| t.set_requires_grad(true).unwrap());
+            let y = x.batch_norm(&w, &b, &p[2], &p[3], axis as isize, true, 0.125, 1e-3).unwrap();
+            let fused = gradients(&x, &y, [&w, &b], &dy);
+            let exact = [&x, &w, &b].map(|t| t.detach().to_dtype(DType::F64).unwrap().detach());
+            exact.iter().for_each(|t| t.set_requires_grad(true).unwrap());
+            let [x, w, b] = exact;
             let inv = x.var_keepdim(others, 0).unwrap().add_scalar(1e-3).unwrap().rsqrt().unwrap();
             let n = x.sub(&x.mean_keepdim(others).unwrap()).unwrap().mul(&inv).unwrap();
-            n.mul(&along(&p[0], axis)).unwrap().backward_with(&dy).unwrap();
-            assert_close(&fused, &values(&x.grad().unwrap()), 1e-12);
+            let y = n.mul(&along(&w, axis)).unwrap().add(&along(&b, axis)).unwrap();
+            let formula = gradients(&x, &y, [&w, &b], &dy.to_dtype(DType::F64).unwrap());
+            for (a, b) in fused.iter().zip(&formula) {
+                assert_close(a, b, tolerance);
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ typedef State Local;
 // e^(x - largest); 1 for the largest itself, which may be infinite.
 DEVICE COMPUTE power(COMPUTE x, COMPUTE largest) { return x == largest ? (COMPUTE)1 : exp_(x - largest); }
 
-DEVICE Local first() { return {limits<COMPUTE>::lowest(), (COMPUTE)0}; }
+DEVICE Local first(const Reduction&, i64, i64) { return {limits<COMPUTE>::lowest(), (COMPUTE)0}; }
 DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) {
     if (x[0] > l.largest) {
         l.sum = l.sum * power(l.largest, x[0]) + (COMPUTE)1;

@@ -3,7 +3,7 @@
 
 struct Local { COMPUTE sum; };
 struct State { double sum; };
-DEVICE Local first() { return {(COMPUTE)0}; }
+DEVICE Local first(const Reduction&, i64, i64) { return {(COMPUTE)0}; }
 DEVICE State state(const Local& l) { return {(double)l.sum}; }
 DEVICE State merge(State a, State b) { return {a.sum + b.sum}; }
 DEVICE void finish(const Reduction& r, i64 result, State s) {

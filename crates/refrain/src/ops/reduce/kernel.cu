@@ -30,7 +30,7 @@ DEVICE double over(double a, double b) { return a / b; }
 #if KIND == SUM || KIND == TIES
 struct State { COMPUTE sum; };
 typedef State Local;
-DEVICE Local first() { return {(COMPUTE)0}; }
+DEVICE Local first(const Reduction&, i64, i64) { return {(COMPUTE)0}; }
 DEVICE State merge(State a, State b) { return {plus(a.sum, b.sum)}; }
 DEVICE State state(const Local& l) { return l; }
 #endif
@@ -46,7 +46,7 @@ DEVICE void finish(const Reduction& r, i64 result, State s) {
 #if KIND == PRODUCT
 struct State { COMPUTE product; };
 typedef State Local;
-DEVICE Local first() { return {(COMPUTE)1}; }
+DEVICE Local first(const Reduction&, i64, i64) { return {(COMPUTE)1}; }
 DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) { l.product = times(l.product, x[0]); }
 DEVICE State state(const Local& l) { return l; }
 DEVICE State merge(State a, State b) { return {times(a.product, b.product)}; }
@@ -67,7 +67,7 @@ DEVICE void finish(const Reduction& r, i64 result, State s) {
 #if KIND == EXTREME
 struct State { COMPUTE value; };
 typedef State Local;
-DEVICE Local first() { return {MAXIMUM ? limits<COMPUTE>::lowest() : limits<COMPUTE>::highest()}; }
+DEVICE Local first(const Reduction&, i64, i64) { return {MAXIMUM ? limits<COMPUTE>::lowest() : limits<COMPUTE>::highest()}; }
 DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) {
     if (beats(l.value, x[0])) l.value = x[0];
 }
@@ -79,7 +79,7 @@ DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.
 #if KIND == POSITION
 struct State { COMPUTE value; i64 position; };
 typedef State Local;
-DEVICE Local first() {
+DEVICE Local first(const Reduction&, i64, i64) {
     return {MAXIMUM ? limits<COMPUTE>::lowest() : limits<COMPUTE>::highest(), limits<i64>::highest()};
 }
 // Among equal elements, the first one wins; a later one wins only over no element at all.
@@ -95,7 +95,7 @@ DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.
 #if KIND == VARIANCE
 // s[0] is the correction. The mean is the second result.
 DEVICE void finish(const Reduction& r, i64 result, State sums) {
-    Moments s(r, result, sums);
+    Moments s(r, pivot_of(r, result), sums);
     double nan = (double)NAN_F, by = s.count - r.s[0];
     put_result<OUT>(r.y[0], result, false, s.count > 0.0 ? s.squares / (by > 0.0 ? by : 0.0) : nan);
     put_result<COMPUTE>(r.y[1], result, false, s.count > 0.0 ? s.mean : nan);

@@ -15,8 +15,8 @@ static VARIANCE: Source =
     Source { name: "variance", parts: &[REDUCTION, MOMENTS, include_str!("../kernel.cu"), MACHINE] };
 static GRADIENT: Source = Source { name: "reduce_backward", parts: &[include_str!("../gradient.cu"), LOOP] };
 
-/// The maximum size of a state in bytes: three f64.
-const STATE: usize = 24;
+/// The maximum size of a state in bytes: two words of eight.
+const STATE: usize = 16;
 
 /// Workspace bytes of reductions of the first operand.
 pub(crate) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
