@@ -132,6 +132,11 @@ pub(crate) trait Driver: Send + Sync {
         None
     }
 
+    /// Whether launches of a program that do not wait for one another run side by side.
+    fn overlaps_launches(&self) -> bool {
+        false
+    }
+
     /// Whether each temporary of a program gets its own block. This finds kernels that write next to theirs.
     fn keeps_temporaries_apart(&self) -> bool {
         false

@@ -288,6 +288,11 @@ impl Device {
         self.0.driver.fuses()
     }
 
+    /// Whether launches of a program that do not wait for one another run side by side.
+    pub(crate) fn overlaps_launches(&self) -> bool {
+        self.0.driver.overlaps_launches()
+    }
+
     pub(crate) fn keeps_temporaries_apart(&self) -> bool {
         self.0.driver.keeps_temporaries_apart()
     }

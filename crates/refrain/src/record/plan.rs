@@ -15,6 +15,12 @@ pub(super) const ALIGNMENT: usize = 256;
 /// How many temporaries are compared with one another.
 pub(super) const FEW: usize = 4096;
 
+/// The minimum number of launches between the last one that touches a temporary and the first one that gets its bytes, where
+/// launches run side by side; and how much larger the block may become for that: this part of it, and at most so many bytes.
+const APART: usize = 8;
+const APART_PART: usize = 16;
+const APART_BYTES: usize = 64 << 20;
+
 /// The lifetime and size of a temporary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
@@ -49,6 +55,40 @@ pub(super) struct MemoryPlan {
 /// address space.
 pub(super) fn plan(lives: &[Life]) -> Option<MemoryPlan> {
     plan_of(lives, FEW)
+}
+
+/// Like [`plan`], for a device that runs launches side by side. A launch that gets the bytes of a temporary waits for the last
+/// launch that touches it, although it needs nothing from it. So bytes are given to none of the next few launches, as far as
+/// a slightly larger block allows.
+pub(super) fn plan_apart(lives: &[Life]) -> Option<MemoryPlan> {
+    let tight = plan(lives)?;
+    let room = tight.bytes.saturating_add((tight.bytes / APART_PART).min(APART_BYTES));
+    // The lives may fill the room, and the block becomes a little larger than what is alive.
+    let apart = plan(&lengthened(lives, APART, room - room / 32)).filter(|plan| plan.bytes <= room);
+    Some(match apart {
+        Some(apart) => MemoryPlan { bound: tight.bound, ..apart },
+        None => tight,
+    })
+}
+
+/// The same lives, longer by at most so many launches, while not more than `room` bytes are alive at one time.
+fn lengthened(lives: &[Life], launches: usize, room: usize) -> Vec<Life> {
+    let end = lives.iter().map(|l| l.last).max().unwrap_or(0);
+    let mut alive = vec![0; end + 1];
+    for life in lives {
+        alive[life.first..=life.last].iter_mut().for_each(|bytes| *bytes += life.room());
+    }
+    let mut longer = lives.to_vec();
+    for _ in 0..launches {
+        for life in longer.iter_mut().filter(|l| l.last < end) {
+            let after = &mut alive[life.last + 1];
+            if *after + life.room() <= room {
+                *after += life.room();
+                life.last += 1;
+            }
+        }
+    }
+    longer
 }
 
 /// Like [`plan`], with another number of temporaries that are compared with one another.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::edges::{Touch, edges};
-use super::plan::{Life, MemoryPlan, plan};
+use super::plan::{Life, MemoryPlan, plan, plan_apart};
 use super::recorded::Recorded;
 use super::{dead, fuse, verify};
 use crate::device::cuda::MmaKind;
@@ -59,7 +59,8 @@ fn too_large(recorded: &Recorded, lives: &[(usize, Life)]) -> Error {
 
 impl Program {
     /// Verifies a recording, drops unneeded launches, fuses launches if it is told for which matrix instructions, and plans the rest.
-    pub(super) fn new(recorded: Arc<Recorded>, fuses: Option<MmaKind>) -> Result<Program> {
+    /// `overlaps` says whether the device runs launches side by side that do not wait for one another.
+    pub(super) fn new(recorded: Arc<Recorded>, fuses: Option<MmaKind>, overlaps: bool) -> Result<Program> {
         let every: Vec<usize> = (0..recorded.launches.len()).collect();
         verify::recorded(&recorded, &every, &[])?;
         let order = dead::live(&recorded);
@@ -99,7 +100,8 @@ impl Program {
             }
         }
         lives.shrink_to_fit();
-        let plan = plan(&lives.iter().map(|(_, life)| *life).collect::<Vec<_>>())
+        let planner = if overlaps { plan_apart } else { plan };
+        let plan = planner(&lives.iter().map(|(_, life)| *life).collect::<Vec<_>>())
             .ok_or_else(|| too_large(&recorded, &lives))?;
         let mut program = Program { recorded, fused, order, live, lives, plan, waits: Vec::new(), index };
         program.waits = edges(&program.touches());

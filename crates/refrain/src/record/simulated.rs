@@ -80,7 +80,7 @@ proptest! {
             let device = Simulator::new(profile).seed(seed).device();
             let state = state(&device).unwrap();
             let recorded = recorded(&program, &state, &device);
-            let ready = Ready::new(Program::new(recorded.into(), fuses.then_some(MmaKind::Warp)).unwrap(), &device).unwrap();
+            let ready = Ready::new(Program::new(recorded.into(), fuses.then_some(MmaKind::Warp), true).unwrap(), &device).unwrap();
             (0..2).for_each(|_| ready.replay(&device).unwrap());
             let found = (bits(&ready.outputs()), bits(&state));
             prop_assert_eq!(found, expected.clone(), "seed {}, fused: {}", seed, fuses);
@@ -91,10 +91,10 @@ proptest! {
     fn an_edge_that_is_taken_away_is_named(program in any_program()) {
         let device = Simulator::new(Profile::Discrete).device();
         let state = state(&device).unwrap();
-        let whole = Program::new(recorded(&program, &state, &device).into(), None).unwrap();
+        let whole = Program::new(recorded(&program, &state, &device).into(), None, true).unwrap();
         let edges = whole.waits.iter().enumerate().flat_map(|(to, from)| from.iter().map(move |&from| (from, to)));
         for (from, to) in edges {
-            let mut lacking = Program::new(recorded(&program, &state, &device).into(), None).unwrap();
+            let mut lacking = Program::new(recorded(&program, &state, &device).into(), None, true).unwrap();
             lacking.waits[to].retain(|&wait| wait != from);
             match Ready::new(lacking, &device).map(drop) {
                 Err(Error::Hazard { message, .. }) => prop_assert!(
@@ -114,7 +114,7 @@ fn an_accusation_names_both_launches_and_what_they_do() {
     let device = Device::sim(Profile::Unified, 0);
     let x = Tensor::ones([4], DType::F32, &device).unwrap();
     let recorded = record(&device, &[], |_| Ok(vec![x.exp()?.square()?])).unwrap();
-    let mut program = Program::new(recorded.into(), None).unwrap();
+    let mut program = Program::new(recorded.into(), None, true).unwrap();
     program.waits[1].clear();
     let error = Ready::new(program, &device).map(drop).unwrap_err().to_string();
     assert!(error.starts_with("square on sim:unified: launch 1 (square) reads the byte at "), "{error}");
@@ -135,7 +135,7 @@ fn a_collective_in_flight_may_not_be_touched_and_collectives_do_not_run_side_by_
                 rank.all_reduce_assign(&y, ReduceOp::Sum)?;
                 Ok(vec![])
             });
-            let mut program = Program::new(recorded.unwrap().into(), None).unwrap();
+            let mut program = Program::new(recorded.unwrap().into(), None, true).unwrap();
             assert!(program.waits[edge[1]].contains(&edge[0]), "{program}");
             program.waits[edge[1]].retain(|&wait| wait != edge[0]);
             Ready::new(program, &device).map(drop).unwrap_err().to_string()

@@ -405,7 +405,11 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
         let histories = WatchedHistories::new(&recorded.outside);
-        let program = Program::new(recorded, self.device.fuses().filter(|_| fuse::is_wanted()))?;
+        let program = Program::new(
+            recorded,
+            self.device.fuses().filter(|_| fuse::is_wanted()),
+            self.device.overlaps_launches(),
+        )?;
         program.check_ranks()?;
         let (run, outputs) = match Ready::new(program, &self.device) {
             Ok(ready) => {

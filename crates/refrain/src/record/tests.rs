@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::dead;
 use super::edges::{Touch, edges};
-use super::plan::{ALIGNMENT, Life, in_time, place, plan, plan_of};
+use super::plan::{ALIGNMENT, Life, MemoryPlan, in_time, place, plan, plan_apart, plan_of};
 use super::program::Program;
 use super::recorded::Recorded;
 use super::recorder::record;
@@ -64,6 +64,18 @@ fn any_windows() -> impl Strategy<Value = Vec<Vec<(Access, bool)>>> {
         (Access { place: StorageRef::External(place), layout: layout.into(), dtype: DType::F32 }, writes)
     });
     prop::collection::vec(prop::collection::vec(touch, 0..3), 1..60)
+}
+
+fn fits(plan: &MemoryPlan, lives: &[Life]) -> Result<(), TestCaseError> {
+    prop_assert!(plan.bytes >= plan.bound);
+    for (i, (a, &at)) in lives.iter().zip(&plan.offsets).enumerate() {
+        prop_assert!(at % ALIGNMENT == 0 && at + a.bytes <= plan.bytes);
+        for (b, &other) in lives[..i].iter().zip(&plan.offsets) {
+            let together = a.first <= b.last && b.first <= a.last;
+            prop_assert!(!together || at + a.bytes <= other || other + b.bytes <= at);
+        }
+    }
+    Ok(())
 }
 
 fn any_lives() -> impl Strategy<Value = Vec<Life>> {
@@ -151,15 +163,12 @@ proptest! {
 
     #[test]
     fn temporaries_alive_at_the_same_time_share_no_byte(lives in any_lives(), few in 0usize..70) {
-        let plan = plan_of(&lives, few).unwrap();
-        prop_assert!(plan.bytes >= plan.bound);
-        for (i, (a, &at)) in lives.iter().zip(&plan.offsets).enumerate() {
-            prop_assert!(at % ALIGNMENT == 0 && at + a.bytes <= plan.bytes);
-            for (b, &other) in lives[..i].iter().zip(&plan.offsets) {
-                let together = a.first <= b.last && b.first <= a.last;
-                prop_assert!(!together || at + a.bytes <= other || other + b.bytes <= at);
-            }
-        }
+        let tight = plan_of(&lives, few).unwrap();
+        fits(&tight, &lives)?;
+        let apart = plan_apart(&lives).unwrap();
+        fits(&apart, &lives)?;
+        let bytes = plan(&lives).unwrap().bytes;
+        prop_assert!(apart.bytes <= bytes + bytes / 16 && apart.bound == tight.bound);
     }
 
     /// Placing in time finds the same offsets as comparing all temporaries with one another in the same order.
@@ -224,6 +233,19 @@ proptest! {
     }
 }
 
+#[test]
+fn launches_side_by_side_share_no_bytes_where_there_is_room() {
+    let life = |first, last, bytes| Life { first, last, bytes };
+    // A branch of launches 0 and 1, one of launches 2 and 3, and a launch that needs much more than both.
+    let lives = [life(0, 1, 512), life(2, 3, 512), life(4, 4, 4096)];
+    assert_eq!(plan(&lives).unwrap().offsets[..2], [0, 0]);
+    let apart = plan_apart(&lives).unwrap();
+    assert_ne!(apart.offsets[0], apart.offsets[1]);
+    assert_eq!((apart.bytes, apart.bound), (4096, 4096));
+    // Without room, the block stays as small as it was.
+    assert_eq!(plan_apart(&lives[..2]), plan(&lives[..2]));
+}
+
 fn recorded(f: impl FnOnce(&Device) -> crate::Result<Vec<Tensor>>) -> Recorded {
     let device = Device::cpu();
     record(&device, &[], |_| Ok(f(&device)?)).unwrap()
@@ -247,7 +269,7 @@ fn launches_that_nobody_needs_are_dropped() {
     });
     assert_eq!(recorded.launches.len(), 9);
     assert_eq!(dead::live(&recorded), [0, 2, 3, 6, 7, 8]);
-    let program = Program::new(recorded.into(), None).unwrap();
+    let program = Program::new(recorded.into(), None, false).unwrap();
     assert_eq!((program.launch_count(), program.dead_launches()), (6, 3));
     // The launch that changes the state waits for nothing.
     assert!(program.waits[3].is_empty(), "{program}");
@@ -281,7 +303,7 @@ fn a_broken_program_is_found_by_the_verifier() {
     let error = verify::recorded(&short, &[0, 1], &[]).unwrap_err().to_string();
     assert!(error.contains("launch 0 reaches beyond its storage"), "{error}");
 
-    let mut program = Program::new(make().into(), None).unwrap();
+    let mut program = Program::new(make().into(), None, false).unwrap();
     verify::planned(&program).unwrap();
     program.plan.offsets = vec![0, 0];
     let error = verify::planned(&program).unwrap_err().to_string();

@@ -426,6 +426,10 @@ impl Driver for Cuda {
         Some(self.mma())
     }
 
+    fn overlaps_launches(&self) -> bool {
+        true
+    }
+
     fn keeps_temporaries_apart(&self) -> bool {
         self.shared.guard.is_some()
     }

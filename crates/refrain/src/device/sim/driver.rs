@@ -63,6 +63,10 @@ impl Driver for Sim {
         Some(self.mma())
     }
 
+    fn overlaps_launches(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> String {
         self.machine.name().to_string()
     }
