@@ -62,6 +62,13 @@ const LEAST_SIDE: usize = 16;
 const LEAST_DEPTH_RESIDUAL: usize = 256;
 /// The maximum workspace of an algorithm.
 const MOST_WORKSPACE: usize = 32 << 20;
+/// The length of sums that GELU may follow.
+const LEAST_DEPTH_GELU: usize = 32;
+/// How many algorithms the library is asked for.
+const ANSWERS: usize = 8;
+/// A workspace of so few bytes is a counter, from which the blocks of a kernel take their tiles. In a graph, a node of its own
+/// clears it before the kernel, which then waits for the end of the node, and that for the end of all work before: 8 us on an H200.
+const COUNTER: usize = 16;
 /// The alignment that tensor cores need for addresses and leading dimensions, in bytes.
 const TENSOR_ALIGNMENT: usize = 16;
 
@@ -172,6 +179,10 @@ impl Key {
             }
             _ => return None,
         };
+        // With a counter (see `COUNTER`) the library is slower than our own kernel, and without one it has no such kernel.
+        if matches!(epilogue, Epilogue::Gelu { .. }) && p.k < LEAST_DEPTH_GELU {
+            return None;
+        }
         if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
             return None;
         }
@@ -295,14 +306,39 @@ impl LibraryPlan {
         preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
         let [a, b, c] = &layouts;
         let ask = || {
-            // SAFETY: all descriptors are alive.
-            let found = unsafe {
-                result::get_matmul_algo_heuristic(handle, descriptor.0, a.0, b.0, c.0, c.0, preference.0)
-            }?;
+            let mut answers =
+                [const { MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed() }; ANSWERS];
+            let mut count = 0;
+            // SAFETY: the symbol was probed; all descriptors are alive; the results have room.
+            unsafe {
+                sys::cublasLtMatmulAlgoGetHeuristic(
+                    handle,
+                    descriptor.0,
+                    a.0,
+                    b.0,
+                    c.0,
+                    c.0,
+                    preference.0,
+                    ANSWERS as i32,
+                    answers.as_mut_ptr().cast(),
+                    &raw mut count,
+                )
+            }
+            .result()?;
+            // SAFETY: plain data, zero where the library wrote nothing; zero is a status.
+            let answers = answers.map(|answer| unsafe { answer.assume_init() });
+            let answers = &answers[..answers.len().min(usize::try_from(count).unwrap_or(0))];
+            let counts = |answer: &&sys::cublasLtMatmulHeuristicResult_t| {
+                (1..=COUNTER).contains(&answer.workspaceSize)
+            };
+            let found = answers.iter().find(|answer| !counts(answer)).or(answers.first());
+            let found = found.ok_or(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED))?;
             Ok(Choice { algorithm: found.algo.data, workspace: found.workspaceSize })
         };
         // What the library is asked, besides preferences that never differ.
-        let product = format!("{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}");
+        let product = format!(
+            "{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}, the first of {ANSWERS} without counter"
+        );
         let choice = choices.choose(&product, |kept| accepts(handle, &descriptor, &layouts, kept), ask)?;
         Ok(LibraryPlan {
             descriptor: Mutex::new(descriptor),

@@ -67,7 +67,7 @@ struct SumsOfRows {
 };
 static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGE_BYTES, "the block's sums find room");
 
-KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS)) {
+KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL && BLOCK_THREADS == 128 ? 5 : 1)) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
     int from = (int)(p.split * j.depth), left = (int)min(j.k - from, j.depth);
