@@ -36,8 +36,7 @@ enum Task {
         /// Compile at most this many specialisations of a kernel, spread evenly over all
         #[arg(long, value_name = "N")]
         most: Option<usize>,
-        /// Allowed bytes of spilled registers (five times as many in f64); subroutine calls spill a few, and so do kernels that
-        /// need all 255 registers: how many is the assembler's chance
+        /// Allowed bytes of spilled registers; five times as many in f64, three times in small products with a tail
         #[arg(long, value_name = "BYTES", default_value_t = 128)]
         spill: usize,
         /// The share of this process: I/N

@@ -2,6 +2,7 @@
 // OUT (the results' dtype).
 
 DEVICE Local first(const Reduction&, i64, i64) { return {(COMPUTE)0, (COMPUTE)0}; }
+
 // Adds terms of x and dy; `extra` has 1/std and the mean of each row.
 DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction& r) {
     COMPUTE m = CENTRED ? extra<COMPUTE>(r, 1)[position] : (COMPUTE)0;

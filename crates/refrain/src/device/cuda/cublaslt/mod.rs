@@ -179,7 +179,7 @@ impl Key {
             }
             _ => return None,
         };
-        // With a counter (see `COUNTER`) the library is slower than our own kernel, and without one it has no such kernel.
+        // With a counter (see `COUNTER`) the library is no faster than our own kernel, which may have a tail, and without one it has no such kernel.
         if matches!(epilogue, Epilogue::Gelu { .. }) && p.k < LEAST_DEPTH_GELU {
             return None;
         }
@@ -327,11 +327,10 @@ impl LibraryPlan {
             .result()?;
             // SAFETY: plain data, zero where the library wrote nothing; zero is a status.
             let answers = answers.map(|answer| unsafe { answer.assume_init() });
-            let answers = &answers[..answers.len().min(usize::try_from(count).unwrap_or(0))];
-            let counts = |answer: &&sys::cublasLtMatmulHeuristicResult_t| {
-                (1..=COUNTER).contains(&answer.workspaceSize)
-            };
-            let found = answers.iter().find(|answer| !counts(answer)).or(answers.first());
+            let count = usize::try_from(count).unwrap_or(0);
+            let usable = || answers.iter().take(count).filter(|answer| answer.state.result().is_ok());
+            let counts = |workspace: usize| (1..=COUNTER).contains(&workspace);
+            let found = usable().find(|answer| !counts(answer.workspaceSize)).or_else(|| usable().next());
             let found = found.ok_or(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED))?;
             Ok(Choice { algorithm: found.algo.data, workspace: found.workspaceSize })
         };

@@ -67,6 +67,8 @@ struct SumsOfRows {
 };
 static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGE_BYTES, "the block's sums find room");
 
+// A tail waits for what it reads and computes long. Five small blocks on a multiprocessor hide that better than the four that fit
+// if the compiler may take all the registers that it likes.
 KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL && BLOCK_THREADS == 128 ? 5 : 1)) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
