@@ -7,6 +7,9 @@
 //! export NCCL_NVLS_ENABLE=0 WORLD_SIZE=2 REFRAIN_COMMUNICATOR_ID=/tmp/refrain-id.$$
 //! for r in 0 1; do RANK=$r LOCAL_RANK=$r tests/refrain/communicator_cuda --nocapture > rank$r.txt 2>&1 & done; wait
 //! ```
+//!
+//! `NCCL_RUNTIME_CONNECT=1 NCCL_ALGO="allreduce:ring;broadcast:tree"` lets NCCL make connections at a first use, also in a capture,
+//! where it can't. With it, the test of a collective that NCCL refuses runs, and the other one does not.
 
 mod common;
 
@@ -251,7 +254,7 @@ fn different_steps(job: &Job, c: &Communicator) {
     let mut step =
         Step::new(&job.device, |x| Ok(vec![c.all_reduce(&x[0].exp()?.mul_scalar(factor)?, ReduceOp::Sum)?]));
     match step.call(&[x]).map(drop) {
-        Err(Error::RanksDiffer { ranks, launch: 1, message }) => {
+        Err(Error::RanksDiffer { ranks, launch: 0, message }) => {
             assert_eq!(ranks, [1]);
             println!("rank {}: a difference is found: {message}", job.rank);
         }
@@ -346,8 +349,44 @@ fn abort(job: &Job, n: usize, recorded: bool) {
     );
 }
 
+/// Whether NCCL was told to make connections at a first use.
+fn connects_late() -> bool {
+    std::env::var("NCCL_RUNTIME_CONNECT").is_ok_and(|value| value != "0")
+}
+
+#[test]
+fn a_collective_that_nccl_refuses_is_an_error_and_ends_the_communicator() {
+    let Some(job) = job().filter(|_| connects_late()) else {
+        eprintln!("SKIPPED: it needs a job of processes with GPUs, and NCCL_RUNTIME_CONNECT=1");
+        return;
+    };
+    let c = job.communicator(0);
+    let x = Tensor::ones([1 << 20], DType::F32, &job.device).unwrap();
+    let mut step = Step::new(&job.device, |_| {
+        c.all_reduce_assign(&x, ReduceOp::Sum)?;
+        c.broadcast_assign(&x, 0)?;
+        Ok(vec![c.all_gather(&x)?])
+    });
+    let refused = step.call(&[]).map(drop);
+    assert!(matches!(&refused, Err(Error::Collective { .. })), "{refused:?}");
+    println!("rank {}: {refused:?}", job.rank);
+    let later = c.barrier();
+    assert!(
+        matches!(&later, Err(Error::Collective { message, .. }) if message.contains("refused an earlier collective")),
+        "{later:?}"
+    );
+    drop(step);
+    drop(c);
+    common::assert_usable(&job.device);
+    println!("rank {}: done", job.rank);
+}
+
 #[test]
 fn gpus_exchange_values_through_nccl() {
+    if connects_late() {
+        eprintln!("SKIPPED gpus_exchange_values_through_nccl: NCCL_RUNTIME_CONNECT is set");
+        return;
+    }
     let Some(job) = job() else {
         let report = CudaReport::new();
         eprintln!(

@@ -214,7 +214,12 @@ impl Nccl {
                 }
             }
         };
-        self.outcome(comm, status).map_err(|message| self.collective(op, message))
+        self.outcome(comm, status).map_err(|message| {
+            // What it has queued by then is unknown, so the communicator is not used again, and it is aborted, not destroyed.
+            let _ = self.failed.set(format!("NCCL refused an earlier collective: {message}"));
+            self.told.store(true, Ordering::Relaxed);
+            self.collective(op, message)
+        })
     }
 
     fn outcome(&self, comm: Comm, status: Status) -> std::result::Result<(), String> {
