@@ -266,8 +266,8 @@ impl<T: Task> Learner<T> {
         Ok(skipped.map_or(Ok(0), Tensor::to_scalar::<i64>)?.max(0) as u64)
     }
 
-    /// Measures the model on all validation samples. The passes are replayed if they are recorded.
-    pub(super) fn validate(&self, mut recorded: Option<&mut Recorded>) -> Result<T::Validation> {
+    /// Measures the model on all validation samples. The passes are replayed if they are recorded. It does not wait for the device.
+    pub(super) fn begin_validation(&self, mut recorded: Option<&mut Recorded>) -> Result<()> {
         self.validation.begin_in_order(0)?;
         self.sums.fill(0.0)?;
         let (whole, steps) = (self.validation.full_steps(), self.validation.steps());
@@ -281,6 +281,11 @@ impl<T: Task> Learner<T> {
                 None => (0..count).try_for_each(|_| self.measure(places))?,
             }
         }
+        Ok(())
+    }
+
+    /// What [`Learner::begin_validation`] has measured.
+    pub(super) fn end_validation(&self) -> Result<T::Validation> {
         let sums =
             self.ranks.as_ref().map_or_else(|| Ok(self.sums.clone()), |ranks| ranks.sum(&self.sums))?;
         Ok(self.task.validation(&sums.to_vec::<f64>()?))

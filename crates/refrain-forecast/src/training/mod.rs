@@ -52,6 +52,8 @@ pub struct Trainer<T: Task> {
     /// Copies of the weights of the best epoch.
     best: Option<Vec<Tensor>>,
     best_is_current: bool,
+    /// The interval of the last call of the callback, and how many steps fit into it.
+    fitting: (Duration, u64),
 }
 
 /// How often training calls the callback of [`Trainer::epoch`].
@@ -97,6 +99,7 @@ impl<T: Task> Trainer<T> {
             state: State::default(),
             best: None,
             best_is_current: false,
+            fitting: (Duration::ZERO, 1),
         })
     }
 
@@ -196,7 +199,11 @@ impl<T: Task> Trainer<T> {
         learner.begin(self.state.history.len() as u64, self.state.epoch_steps)?;
         // Nobody waits to be told of the steps; the first epoch also records them.
         let at_once = interval == Duration::MAX && self.steps() > 0;
-        let mut steps = if at_once { u64::MAX } else { 1 };
+        let mut steps = match self.fitting {
+            _ if at_once => u64::MAX,
+            (earlier, steps) if earlier == interval => steps,
+            _ => 1,
+        };
         while self.state.epoch_steps < learner.steps() {
             let at = self.state.epoch_steps;
             let every = stop_every.unwrap_or(u64::MAX).max(1);
@@ -213,15 +220,16 @@ impl<T: Task> Trainer<T> {
             if let Some(ranks) = &learner.ranks {
                 learner.loss_sum.share(ranks)?;
             }
-            // At most twice as many, because the first time includes the recording and so says little.
+            // At most twice as many as were ever timed, because the first time includes the recording and so says little.
             let fitting = count as f64 * interval.as_secs_f64() / asked.elapsed().as_secs_f64().max(1e-9);
-            steps = (fitting as u64).clamp(1, count.saturating_mul(2));
+            steps = (fitting as u64).clamp(1, count.saturating_mul(2).max(steps));
             self.state.epoch_steps += count;
             self.state.seconds = before + begun.elapsed().as_secs_f64();
             let mut stop = on_steps(self).is_break();
             if let Some(ranks) = &learner.ranks {
                 (stop, steps) = ranks.agree(stop, steps)?;
             }
+            self.fitting = (interval, steps);
             if stop {
                 self.check()?;
                 return Ok(EpochEnd::Stopped);
@@ -231,9 +239,11 @@ impl<T: Task> Trainer<T> {
             let when = format!("at the end of epoch {}", self.state.history.len() + 1);
             ranks.compare(learner.task.parameters(), self.steps(), &when)?;
         }
-        let train_loss = self.mean_loss()?;
-        let validation = learner.validate(self.recorded.as_mut())?;
+        learner.begin_validation(self.recorded.as_mut())?;
+        // The host records once more while the device computes.
         self.check()?;
+        let train_loss = self.mean_loss()?;
+        let validation = learner.end_validation()?;
         let error = T::error(&validation);
         let epoch = self.state.history.len() + 1;
         let when = format!("in epoch {epoch}");
