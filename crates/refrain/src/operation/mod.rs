@@ -19,6 +19,8 @@ use crate::autograd::{Differentiable, Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{Communicator, CudaArgs, HostArgs, Kernel, Launch, RESULTS};
 use crate::error::{Error, Result};
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::cuda::Rows;
 use crate::tensor::{DType, Layout, Shape, Tensor};
 
 /// The shape and dtype of an operand or a result.
@@ -60,6 +62,10 @@ pub(crate) enum Needs {
     InnerContiguous,
     /// Row-major without gaps.
     Contiguous,
+    /// Row-major without gaps, or rows that a reduction of this extent takes where they lie.
+    Rows(Extent),
+    /// The same for a reduction of all elements to one.
+    AllRows,
 }
 
 impl Needs {
@@ -68,6 +74,8 @@ impl Needs {
             Needs::Any => true,
             Needs::InnerContiguous => layout.is_inner_contiguous(),
             Needs::Contiguous => layout.is_contiguous(),
+            Needs::Rows(extent) => layout.is_contiguous() || Rows::of(extent, &[layout]).is_some(),
+            Needs::AllRows => Needs::Rows(Extent::all(layout.numel())).fits(layout),
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Reductions on CUDA: `[outer, n, inner]` to `[outer, inner]`. One pass, or two if there are few results and much
 //! input.
 //!
-//! The order of combinations depends only on the extents, so results do not depend on the size of the device.
+//! The order of combinations depends only on the extents, and on how rows lie if they have gaps, so results do not depend on the
+//! size of the device.
 
 use smallvec::SmallVec;
 
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
-use crate::tensor::DType;
+use crate::tensor::{DType, Layout, Shape};
 
 /// The interface between reducers and the passes. It comes before the reducer's source.
 pub(crate) const REDUCTION: &str = include_str!("reduction.cu");
@@ -38,6 +39,11 @@ const PARTIAL_ROWS: usize = 4;
 /// faster.
 const MAX_CONSUMER_STATES: usize = 4096;
 
+/// The fewest neighbours that are worth a row. A copy of shorter runs is faster.
+const SHORTEST_RUN: usize = 64;
+/// The maximum number of rows of one result.
+const MAX_ROWS_OF_RESULT: usize = 4096;
+
 /// Numbers that a reducer can have, at most, beside one.
 pub(crate) const MAX_SCALARS: usize = 256;
 /// Operands, results and other tensors, at most.
@@ -64,6 +70,9 @@ params! {
         totals: i64,
         /// Elements that one of the totals is reduced from.
         elements: i64,
+        /// How far apart the first rows of neighbouring totals are if `inner` is 1, and rows of one total.
+        step: [i64; INPUTS],
+        next: [i64; INPUTS],
         x: [Pointer; INPUTS],
         partial: Pointer,
         y: [Pointer; OUTPUTS],
@@ -80,6 +89,8 @@ pub(crate) struct ReductionLaunch {
     pub(crate) extent: Extent,
     /// One or two operands, and their dtypes.
     pub(crate) inputs: SmallVec<[(Pointer, DType); INPUTS]>,
+    /// Where the rows of the operands lie, if not one after the other.
+    rows: SmallVec<[RowSteps; INPUTS]>,
     /// Results, and whether they are added to.
     pub(crate) outputs: SmallVec<[(Pointer, bool); OUTPUTS]>,
     /// Tensors and numbers that the reducer knows the meaning of.
@@ -153,18 +164,94 @@ pub(crate) fn room(extent: Extent, size: usize, state: usize) -> usize {
     plan(extent, size).pieces * extent.outer * extent.inner * state
 }
 
+/// How far apart the rows of an operand lie.
+#[derive(Clone, Copy)]
+struct RowSteps {
+    /// The first rows of neighbouring results.
+    step: usize,
+    /// The rows of one result.
+    next: usize,
+}
+
+impl RowSteps {
+    fn begin_at_multiples_of(self, vec: usize) -> bool {
+        self.step.is_multiple_of(vec) && self.next.is_multiple_of(vec)
+    }
+}
+
+/// Where the elements of a reduction along neighbours lie, if each result is reduced from equally long rows.
+pub(crate) struct Rows {
+    /// All rows of all results: first the first ones of all results, then the second ones, and so on.
+    extent: Extent,
+    /// Of each operand.
+    steps: SmallVec<[RowSteps; INPUTS]>,
+}
+
+impl Rows {
+    /// `None` if operands of these layouts do not lie like this, or if it would be faster to copy them.
+    pub(crate) fn of(Extent { outer, n, inner }: Extent, layouts: &[&Layout]) -> Option<Rows> {
+        if inner != 1 || n == 0 || outer == 0 {
+            return None;
+        }
+        let len = layouts.iter().map(|layout| neighbours_along(layout)).min()?.min(n);
+        let count = n / len;
+        if !n.is_multiple_of(len) || (count > 1 && (len < SHORTEST_RUN || count > MAX_ROWS_OF_RESULT)) {
+            return None;
+        }
+        let shape = Shape::from([outer, count, len]);
+        let steps = |layout: &&Layout| {
+            let merged = layout.reshape(&shape)?;
+            let &[step, next, _] = merged.strides() else { return None };
+            // What there is one of has no step.
+            Some(RowSteps { step: if outer > 1 { step } else { 0 }, next: if count > 1 { next } else { 0 } })
+        };
+        let steps = layouts.iter().map(steps).collect::<Option<_>>()?;
+        Some(Rows { extent: Extent { outer: outer * count, n: len, inner: 1 }, steps })
+    }
+
+    /// The workspace bytes of a reduction of `extent`, whose rows may lie like this, as of [`room`].
+    pub(crate) fn room(extent: Extent, layouts: &[&Layout], size: usize, state: usize) -> usize {
+        room(Rows::of(extent, layouts).map_or(extent, |rows| rows.extent), size, state)
+    }
+}
+
+/// How many elements are adjacent in memory, along the last axes.
+fn neighbours_along(layout: &Layout) -> usize {
+    let mut count = 1;
+    for (&size, &stride) in layout.shape().iter().zip(layout.strides()).rev() {
+        if size != 1 && stride != count {
+            break;
+        }
+        count *= size;
+    }
+    count
+}
+
 impl ReductionLaunch {
     /// A reduction of the first `inputs` operands of the launch.
     pub(crate) fn new(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> ReductionLaunch {
         ReductionLaunch {
             extent,
             inputs: inputs.iter().map(|&i| (args.read(i), args.read_dtype(i))).collect(),
+            rows: SmallVec::new(),
             outputs: SmallVec::new(),
             extra: SmallVec::new(),
             scalars: SmallVec::new(),
             partial: args.workspace(),
             totals: None,
         }
+    }
+
+    /// [`ReductionLaunch::new`] for operands whose rows may have gaps between them (`Needs::Rows`).
+    pub(crate) fn of_rows(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> ReductionLaunch {
+        let layouts: SmallVec<[&Layout; INPUTS]> = inputs.iter().map(|&i| args.read_layout(i)).collect();
+        let Some(rows) = Rows::of(extent, &layouts) else {
+            return ReductionLaunch::new(args, extent, inputs);
+        };
+        let mut reduction = ReductionLaunch::new(args, rows.extent, inputs);
+        reduction.totals = Some(extent.outer);
+        reduction.rows = rows.steps;
+        reduction
     }
 
     /// Adds a result of the launch.
@@ -221,7 +308,8 @@ impl ReductionLaunch {
         let (plan, merge) = self.plan();
         if self.results() > 0 {
             let aligned =
-                self.inputs.iter().all(|&(x, d)| args.alignment(x).is_multiple_of(plan.vec * d.size()));
+                self.inputs.iter().all(|&(x, d)| args.alignment(x).is_multiple_of(plan.vec * d.size()))
+                    && self.rows.iter().all(|rows| rows.begin_at_multiples_of(plan.vec));
             let (entry, guard) = match self.extent.inner {
                 1 => ("reduce_rows", "REDUCE_ROWS"),
                 _ => ("reduce_columns", "REDUCE_COLUMNS"),
@@ -309,9 +397,12 @@ impl ReductionLaunch {
         let inputs: SmallVec<[Pointer; INPUTS]> = self.inputs.iter().map(|x| x.0).collect();
         let outputs: SmallVec<[Pointer; OUTPUTS]> = self.outputs.iter().map(|y| y.0).collect();
         let accumulate: SmallVec<[i64; OUTPUTS]> = self.outputs.iter().map(|y| y.1.into()).collect();
+        let n = self.extent.n;
+        let step: SmallVec<[i64; INPUTS]> = self.rows.iter().map(|rows| rows.step as i64).collect();
+        let next: SmallVec<[i64; INPUTS]> = self.rows.iter().map(|rows| rows.next as i64).collect();
         Ok(Reduction {
             outer: self.extent.outer as i64,
-            n: self.extent.n as i64,
+            n: n as i64,
             inner: self.extent.inner as i64,
             pieces: plan.pieces as i64,
             piece: plan.piece as i64,
@@ -319,7 +410,9 @@ impl ReductionLaunch {
             direct: merge.direct.into(),
             count: merge.count as i64,
             totals: merge.totals as i64,
-            elements: (self.extent.n * self.results()).checked_div(merge.totals).unwrap_or(0) as i64,
+            elements: (n * self.results()).checked_div(merge.totals).unwrap_or(0) as i64,
+            step: all(args, &step, n as i64)?,
+            next: all(args, &next, (n * merge.totals) as i64)?,
             x: all(args, &inputs, Pointer::NOTHING)?,
             partial: self.partial,
             y: all(args, &outputs, Pointer::NOTHING)?,

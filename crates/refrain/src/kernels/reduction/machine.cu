@@ -30,11 +30,12 @@ struct Neighbours {
 #endif
 };
 
-DEVICE Neighbours fetch_all(const Reduction& r, i64 at) {
+// Those at `at0` of the first operand and at `at1` of the second one.
+DEVICE Neighbours fetch_all(const Reduction& r, i64 at0, i64 at1) {
     Neighbours v;
-    v.x0 = fetch<IN0>(r.x[0], at);
+    v.x0 = fetch<IN0>(r.x[0], at0);
 #if OPERANDS > 1
-    v.x1 = fetch<IN1>(r.x[1], at);
+    v.x1 = fetch<IN1>(r.x[1], at1);
 #endif
     return v;
 }
@@ -72,22 +73,29 @@ KERNEL(reduce_rows, Reduction, r, BOUNDS) {
         piece = blockIdx.x - (u32)row * (u32)r.pieces;
     }
     bool live = row < r.outer;
-    const i64 total = !live ? 0 : row < r.totals ? row : row % r.totals;
+    // Which of the total's rows it is.
+    const i64 turn = !live || row < r.totals ? 0 : row / r.totals, total = live ? row - turn * r.totals : 0;
     Local acc[VEC];
     #pragma unroll
-    for (int v = 0; v < VEC; v++) acc[v] = first(r, total, total * r.n);
+    for (int v = 0; v < VEC; v++) acc[v] = first(r, total, first_place(r, total));
     if (live) {
         i64 start = piece * r.piece, end = start + r.piece < r.n ? start + r.piece : r.n;
-        i64 base = row * r.n, i = start + lane * VEC;
+        const i64 base0 = total * r.step[0] + turn * r.next[0], before = turn * r.n;
+#if OPERANDS > 1
+        const i64 base1 = total * r.step[1] + turn * r.next[1];
+#else
+        const i64 base1 = 0;
+#endif
+        i64 i = start + lane * VEC;
         const i64 step = lanes * VEC;
         while (i + VEC <= end) {
             Neighbours n[AHEAD];
             #pragma unroll
-            for (int k = 0; k < AHEAD; k++) if (i + k * step + VEC <= end) n[k] = fetch_all(r, base + i + k * step);
+            for (int k = 0; k < AHEAD; k++) if (i + k * step + VEC <= end) n[k] = fetch_all(r, base0 + i + k * step, base1 + i + k * step);
             #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 if (i + VEC <= end) {
-                    add_all(acc, n[k], i, 1, row, 0, r);
+                    add_all(acc, n[k], before + i, 1, row, 0, r);
                     i += step;
                 }
             }
@@ -96,11 +104,11 @@ KERNEL(reduce_rows, Reduction, r, BOUNDS) {
         for (int v = 0; v < VEC - 1; v++) {
             if (i + v < end) {
                 COMPUTE x[2];
-                x[0] = to<COMPUTE>(reinterpret_cast<const IN0*>(r.x[0])[base + i + v]);
+                x[0] = to<COMPUTE>(reinterpret_cast<const IN0*>(r.x[0])[base0 + i + v]);
 #if OPERANDS > 1
-                x[1] = to<COMPUTE>(reinterpret_cast<const IN1*>(r.x[1])[base + i + v]);
+                x[1] = to<COMPUTE>(reinterpret_cast<const IN1*>(r.x[1])[base1 + i + v]);
 #endif
-                add(acc[v], x, i + v, row, r);
+                add(acc[v], x, before + i + v, row, r);
             }
         }
     }
@@ -163,7 +171,7 @@ KERNEL(reduce_columns, Reduction, r, BOUNDS) {
         for (i64 i = start + ty; i < end; i += AHEAD * step, at += AHEAD * stride) {
             Neighbours n[AHEAD];
             #pragma unroll
-            for (int k = 0; k < AHEAD; k++) if (i + k * step < end) n[k] = fetch_all(r, at + k * stride);
+            for (int k = 0; k < AHEAD; k++) if (i + k * step < end) n[k] = fetch_all(r, at + k * stride, at + k * stride);
             #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 if (i + k * step < end) add_all(acc, n[k], i + k * step, 0, result, 1, r);

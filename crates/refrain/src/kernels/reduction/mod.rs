@@ -28,6 +28,11 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    /// All of so many elements.
+    pub(crate) fn all(n: usize) -> Extent {
+        Extent { outer: 1, n, inner: 1 }
+    }
+
     /// One axis of a tensor.
     pub(crate) fn of_axis(x: &Tensor, axis: usize) -> Extent {
         let dims = x.dims();

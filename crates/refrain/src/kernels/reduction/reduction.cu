@@ -17,7 +17,7 @@ template <typename T> DEVICE const T* extra(const Reduction& r, int i) { return 
 
 // Where the first element of a total lies.
 DEVICE i64 first_place(const Reduction& r, i64 total) {
-    if (r.inner == 1) return total * r.n;
+    if (r.inner == 1) return total * r.step[0];
     i64 slab = r.outer == 1 ? 0 : total / r.inner;
     return slab * (r.n - 1) * r.inner + total;
 }

@@ -1,5 +1,7 @@
 //! Losses on CUDA: sums in two passes, gradients elementwise.
 
+use smallvec::SmallVec;
+
 use super::Pointwise;
 use crate::device::Launch;
 use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
@@ -7,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::kernels::elementwise::cuda::{LOOP, run};
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::cuda::{MACHINE, MAX_SCALARS, REDUCTION, ReductionLaunch, room};
-use crate::tensor::DType;
+use crate::kernels::reduction::cuda::{MACHINE, MAX_SCALARS, REDUCTION, ReductionLaunch, Rows};
+use crate::tensor::{DType, Layout};
 
 static TERMS: Source = Source {
     name: "loss",
@@ -77,7 +79,7 @@ const MAX_LEVELS: usize = MAX_SCALARS;
 const FEW_LEVELS: usize = 32;
 
 fn total(args: &CudaArgs<'_>, n: usize, inputs: &[usize], divisor: usize) -> ReductionLaunch {
-    let mut total = ReductionLaunch::new(args, Extent { outer: 1, n, inner: 1 }, inputs).output(args, 0);
+    let mut total = ReductionLaunch::of_rows(args, Extent::all(n), inputs).output(args, 0);
     total.scalars.push(divisor as f64);
     total
 }
@@ -88,9 +90,10 @@ fn constants(spec: KernelSpec, out: DType) -> KernelSpec {
 
 /// Workspace bytes of a sum over the elements of the first operand, or of the first two together.
 pub(super) fn workspace(launch: &Launch<'_>, inputs: usize) -> usize {
-    let extent = Extent { outer: 1, n: launch.reads[0].layout.shape().numel(), inner: 1 };
-    let size = launch.reads[..inputs].iter().map(|x| x.dtype.size()).max().unwrap_or(1);
-    room(extent, size, STATE)
+    let inputs = &launch.reads[..inputs];
+    let layouts: SmallVec<[&Layout; 2]> = inputs.iter().map(|x| x.layout).collect();
+    let size = inputs.iter().map(|x| x.dtype.size()).max().unwrap_or(1);
+    Rows::room(Extent::all(launch.reads[0].layout.shape().numel()), &layouts, size, STATE)
 }
 
 fn grid(args: &CudaArgs<'_>, n: usize) -> Grid {

@@ -126,6 +126,18 @@ impl Op for Pointwise {
         Ok(cuda::workspace(launch, 2))
     }
 
+    fn input_needs(&self, i: usize) -> Needs {
+        match i {
+            // A target is often a part of each window.
+            1 => Needs::AllRows,
+            _ => Needs::Contiguous,
+        }
+    }
+
+    fn host_input_needs(&self, _: usize) -> Needs {
+        Needs::Contiguous
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(0).input(1)
     }

@@ -332,3 +332,18 @@ fn losses_of_elements_refuse_what_the_mean_refuses_and_nothing_has_the_sum_0() {
         assert!(x.quantile_loss_reduced(&t, &[0.5], Reduction::None).is_err());
     }
 }
+
+#[test]
+fn a_target_may_be_a_part_of_each_window() {
+    for device in devices() {
+        for (width, start, len) in [(432, 336, 96), (100, 3, 64), (9, 2, 5)] {
+            let windows = targets(&[6, 3, width], &device).detach().to_dtype(DType::F32).unwrap();
+            let target = windows.narrow(2, start, len).unwrap();
+            let x = leaf(&[6, 3, len], &device).detach().to_dtype(DType::F32).unwrap();
+            for (loss, _) in LOSSES {
+                let (y, expected) = (loss(&x, &target).unwrap(), loss(&x, &target.copy().unwrap()).unwrap());
+                assert_close(&values(&y), &values(&expected), 1e-6);
+            }
+        }
+    }
+}

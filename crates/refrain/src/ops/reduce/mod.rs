@@ -151,6 +151,10 @@ impl Op for Reduce {
         Ok(cuda::workspace(self.extent, launch))
     }
 
+    fn input_needs(&self, _: usize) -> Needs {
+        Needs::Rows(self.extent)
+    }
+
     fn host_input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }

@@ -395,3 +395,43 @@ fn sums_over_axes_on_both_sides_of_another_have_the_bits_of_their_copy() {
         }
     }
 }
+
+/// On a GPU, long rows are not copied first.
+#[test]
+fn rows_with_gaps_and_rows_on_both_sides_of_a_result_are_reduced_like_their_copy() {
+    for device in devices() {
+        for (shape, start, width) in
+            [([7, 5, 160], 32, 96), ([7, 5, 161], 33, 67), ([3, 70, 80], 0, 80), ([300, 2, 66], 1, 64)]
+        {
+            let numbers: Vec<f32> =
+                (0..shape.iter().product()).map(|i| ((i * 7919) % 11) as f32 - 5.0).collect();
+            let x = Tensor::from_slice(&numbers, shape, &device).unwrap();
+            for dtype in [DType::F32, DType::F64, DType::BF16, DType::I64] {
+                let x = x.to_dtype(dtype).unwrap().narrow(2, start, width).unwrap();
+                let copy = x.copy().unwrap();
+                let middle = x.permute(&[1, 0, 2]).unwrap();
+                let middle_copy = middle.copy().unwrap();
+                let mut both: Vec<(Tensor, Tensor)> = Vec::new();
+                for (x, copy, axes) in [(&x, &copy, &[2][..]), (&middle, &middle_copy, &[1, 2])] {
+                    both.push((x.sum(axes).unwrap(), copy.sum(axes).unwrap()));
+                    both.push((x.max(axes).unwrap(), copy.max(axes).unwrap()));
+                    both.push((x.argmin(axes).unwrap(), copy.argmin(axes).unwrap()));
+                }
+                both.push((x.sum([0, 2]).unwrap(), copy.sum([0, 2]).unwrap()));
+                for (y, expected) in &both {
+                    assert_eq!(values(y), values(expected), "{shape:?} from {start} on {dtype} {device}");
+                }
+                if dtype.is_float() {
+                    for (x, copy, axes) in [(&x, &copy, &[2][..]), (&middle, &middle_copy, &[1, 2])] {
+                        let (var, expected) = (x.var(axes, 1).unwrap(), copy.var(axes, 1).unwrap());
+                        assert_close(&values(&var), &values(&expected), 1e-2);
+                        let n = (x.numel() / var.numel()) as f64;
+                        let (mean, sum) = (x.mean(axes).unwrap(), copy.sum(axes).unwrap());
+                        let expected: Vec<f64> = values(&sum).iter().map(|sum| sum / n).collect();
+                        assert_close(&values(&mean), &expected, 1e-2);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Reductions and their gradients on CUDA.
 
-use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, ReductionLaunch, room};
+use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, ReductionLaunch, Rows};
 
 use super::Kind;
 use crate::device::Launch;
@@ -20,7 +20,8 @@ const STATE: usize = 16;
 
 /// Workspace bytes of reductions of the first operand.
 pub(crate) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
-    room(extent, launch.reads[0].dtype.size(), STATE)
+    let x = &launch.reads[0];
+    Rows::room(extent, &[x.layout], x.dtype.size(), STATE)
 }
 
 fn constants(spec: KernelSpec, kind: &'static str, maximum: bool, compute: DType, out: DType) -> KernelSpec {
@@ -30,14 +31,14 @@ fn constants(spec: KernelSpec, kind: &'static str, maximum: bool, compute: DType
 /// The sum of the first operand over the middle of `extent`, divided by `divisor`, into output `o`.
 pub(crate) fn sum(args: &mut CudaArgs<'_>, o: usize, extent: Extent, divisor: f64) -> Result<()> {
     let (compute, out) = (args.read_dtype(0).accumulator(), args.write_dtype(o));
-    let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, o);
+    let mut reduction = ReductionLaunch::of_rows(args, extent, &[0]).output(args, o);
     reduction.scalars.push(divisor);
     reduction.run(args, &SOURCE, |spec| constants(spec, "SUM", false, compute, out))
 }
 
 pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
     let (compute, out) = (args.read_dtype(0).accumulator(), args.write_dtype(0));
-    let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, 0);
+    let mut reduction = ReductionLaunch::of_rows(args, extent, &[0]).output(args, 0);
     let (source, word, maximum) = match kind {
         Kind::Sum => return sum(args, 0, extent, 1.0),
         Kind::Mean => return sum(args, 0, extent, extent.n as f64),
