@@ -98,8 +98,7 @@ impl Affine {
 }
 
 fn deviation(x: &Tensor) -> Result<Scale> {
-    let mean = x.mean_keepdim(-1)?;
-    let variance = x.sub(&mean)?.square()?.mean_keepdim(-1)?;
+    let (mean, variance) = (x.mean_keepdim(-1)?, x.var_keepdim(-1, 0)?);
     Ok(Scale { shift: Some(mean), divisor: variance.add_scalar(EPS)?.sqrt()? })
 }
 
