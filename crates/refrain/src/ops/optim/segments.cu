@@ -3,12 +3,17 @@
 
 DEVICE i64 end_of(const Table& t, i64 i) { return t.ranges[2 * i] + t.ranges[2 * i + 1]; }
 
-// The first segment that ends after element `at`.
+// The first segment that ends after element `at`, the same of a warp's threads. Its threads look at 32 segments at a time, because a
+// load takes long and many at once take no longer.
 DEVICE i64 first_after(const Table& t, i64 at) {
     i64 low = 0, high = t.count;
     while (low < high) {
-        i64 middle = (low + high) / 2;
-        if (end_of(t, middle) > at) high = middle; else low = middle + 1;
+        const i64 step = (high - low + 31) / 32, mine = low + (threadIdx.x & 31) * step;
+        const int before = __popc(__ballot_sync(~0u, mine < high && end_of(t, mine) <= at));
+        // The ends ascend: the one at `before - 1` is not after `at`, the next one is.
+        const i64 found = low + before * step;
+        if (before > 0) low += (before - 1) * step + 1;
+        if (found < high) high = found;
     }
     return low;
 }
@@ -26,8 +31,10 @@ DEVICE i64 first_element() { return ((i64)blockIdx.x * 256 + threadIdx.x) * VEC;
 // A step that is skipped is one without trainable segments.
 template <typename Optimiser> DEVICE void sweep(const Optimiser& o, const Table& t, bool skips) {
     const i64 at = first_element(), n = t.n;
+    i64 i = first_after(t, at - (threadIdx.x & 31) * VEC);
     if (at >= n) return;
-    i64 i = first_after(t, at);
+    // Neighbours of a warp rarely lie in other segments.
+    while (i < t.count && end_of(t, i) <= at) i++;
     if (i == t.count) return;
     if (ALIGNED && t.ranges[2 * i] <= at && end_of(t, i) >= at + VEC) {
         const double* s = t.settings + 3 * i;
