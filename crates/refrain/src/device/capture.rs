@@ -20,12 +20,25 @@ pub(super) trait Capture {
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 }
 
-/// Captures the program's launches.
+/// The launch that waits for nothing and touches the fewest bytes, if possible one that waits for no other rank either.
+fn smallest_root(program: &Bound<'_>) -> Option<usize> {
+    let size = |launch: &Launch<'_>| {
+        let operands = launch.reads.iter().chain(launch.writes.iter().map(|(write, _)| write));
+        let bytes: usize = operands.map(|operand| operand.byte_range().len()).sum();
+        (launch.kernel.communicator().is_some(), bytes)
+    };
+    let roots = (0..program.len()).filter(|&at| program.waits(at).is_empty());
+    roots.min_by_key(|&at| program.with_launch(at, size))
+}
+
+/// Captures the program's launches. The first one is the smallest of those that wait for nothing.
 pub(super) fn program<C: Capture>(stream: &C, program: &Bound<'_>) -> Result<()> {
     // For each launch, the nodes after which it is finished.
-    let mut last: Vec<Vec<C::Node>> = Vec::with_capacity(program.len());
+    let mut last: Vec<Vec<C::Node>> = vec![Vec::new(); program.len()];
     let mut has_successor = vec![false; program.len()];
-    for at in 0..program.len() {
+    let first = smallest_root(program);
+    let others = (0..program.len()).filter(|&at| Some(at) != first);
+    for at in first.into_iter().chain(others) {
         let mut before: Vec<C::Node> = Vec::new();
         for &wait in program.waits(at) {
             has_successor[wait] = true;
@@ -44,7 +57,7 @@ pub(super) fn program<C: Capture>(stream: &C, program: &Bound<'_>) -> Result<()>
             };
             stream.launch(launch).map_err(refused)
         })?;
-        last.push(stream.dependencies()?);
+        last[at] = stream.dependencies()?;
     }
     // All nodes without a successor, so that the capture ends joined.
     let ends = last.iter().zip(&has_successor).filter(|(_, succeeded)| !**succeeded);
