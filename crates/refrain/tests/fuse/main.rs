@@ -282,16 +282,23 @@ fn work_that_another_element_needs_is_not_fused() {
 #[test]
 fn dropout_joins_what_comes_before_and_after_it() {
     for device in fusing() {
-        for (shape, dtype) in
-            [([6usize, 32], DType::F32), ([6, 32], DType::BF16), ([5, 7], DType::F16), ([4, 6], DType::F64)]
-        {
+        // At the ends of its range, a probability is rounded to one at which no or every element is dropped.
+        let tiny = 2f64.powi(-40);
+        for (shape, dtype, p) in [
+            ([6usize, 32], DType::F32, 0.3),
+            ([6, 32], DType::BF16, 0.3),
+            ([5, 7], DType::F16, 0.3),
+            ([4, 6], DType::F64, 0.3),
+            ([6, 32], DType::F32, tiny),
+            ([6, 32], DType::F32, 1.0 - tiny),
+        ] {
             let x = filled(&shape, dtype, 0, &device);
             let row = filled(&shape[1..], dtype, 1, &device);
             let [eager, recorded] = [0, 1].map(|_| Generator::new(&device, 3).unwrap());
             let block = |generator: &Generator| {
                 let y = x.detach();
                 y.set_requires_grad(true)?;
-                let z = y.add(&row)?.dropout(0.3, generator)?.add(&x)?;
+                let z = y.add(&row)?.dropout(p, generator)?.add(&x)?;
                 z.mul_scalar(2.0)?.backward_with(&x)?;
                 Ok::<_, refrain::Error>(vec![z, y.grad().ok_or_else(|| unreachable!("a leaf"))?])
             };
@@ -300,7 +307,7 @@ fn dropout_joins_what_comes_before_and_after_it() {
                 let expected = bits(&block(&eager).unwrap());
                 let outputs = step.call(&[]).unwrap();
                 let found = [outputs.copy(0).unwrap(), outputs.copy(1).unwrap()];
-                assert_eq!(bits(&found), expected, "{device} {dtype} {shape:?}");
+                assert_eq!(bits(&found), expected, "{device} {dtype} {shape:?} {p}");
             }
             let program = step.program().unwrap();
             // The chain forward, the chain backward, and the generator that moves on.

@@ -96,10 +96,74 @@ template <> struct store_as<u8_t> { template <typename C> static DEVICE u8_t of(
 
 template <typename T, typename C> DEVICE T from(C c) { return store_as<T>::of(c); }
 
+// A sum that is rounded, whatever becomes of it.
+DEVICE float sum_of(float a, float b) { return __fadd_rn(a, b); }
+DEVICE double sum_of(double a, double b) { return __dadd_rn(a, b); }
+
 // `N` elements that are loaded and stored at once.
 template <typename T, int N> struct __align__(sizeof(T) * N) vec { T at[N]; };
 template <int N, typename T> DEVICE vec<T, N> load(const T* p) { return *reinterpret_cast<const vec<T, N>*>(p); }
 template <int N, typename T> DEVICE void store(T* p, const vec<T, N>& v) { *reinterpret_cast<vec<T, N>*>(p) = v; }
+
+// `N` elements as `to` makes numbers of them. Two of bf16 are one word, which the compiler would take apart first.
+template <typename C, typename T, int N> DEVICE vec<C, N> to_all(const vec<T, N>& v) {
+    vec<C, N> c;
+    #pragma unroll
+    for (int i = 0; i < N; i++) c.at[i] = to<C>(v.at[i]);
+    return c;
+}
+template <typename C, int N> DEVICE vec<C, N> to_all(const vec<bf16_t, N>& v) {
+    vec<C, N> c;
+    #pragma unroll
+    for (int i = 0; i + 1 < N; i += 2) {
+        u32 both;
+        asm("mov.b32 %0, {%1, %2};" : "=r"(both) : "h"(v.at[i].bits), "h"(v.at[i + 1].bits));
+        c.at[i] = cast_to<C>::of(__uint_as_float(both << 16));
+        c.at[i + 1] = cast_to<C>::of(__uint_as_float(both & 0xffff0000u));
+    }
+    if (N % 2) c.at[N - 1] = to<C>(v.at[N - 1]);
+    return c;
+}
+
+// `N` numbers as `from` makes elements of them. Those of 16 bits are rounded two by two, by one instruction.
+template <typename T> struct pair_as {
+    template <typename C> static DEVICE void of(const C* c, T* y) {
+        y[0] = from<T>(c[0]);
+        y[1] = from<T>(c[1]);
+    }
+};
+DEVICE void halves(u32 both, unsigned short& low, unsigned short& high) {
+    asm("mov.b32 {%0, %1}, %2;" : "=h"(low), "=h"(high) : "r"(both));
+}
+template <> struct pair_as<f16_t> {
+    template <typename C> static DEVICE void of(const C* c, f16_t* y) {
+        y[0] = from<f16_t>(c[0]);
+        y[1] = from<f16_t>(c[1]);
+    }
+    static DEVICE void of(const float* c, f16_t* y) {
+        u32 both;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(c[1]), "f"(c[0]));
+        halves(both, y[0].bits, y[1].bits);
+    }
+};
+template <> struct pair_as<bf16_t> {
+    template <typename C> static DEVICE void of(const C* c, bf16_t* y) {
+        y[0] = from<bf16_t>(c[0]);
+        y[1] = from<bf16_t>(c[1]);
+    }
+    static DEVICE void of(const float* c, bf16_t* y) {
+        u32 both;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(c[1]), "f"(c[0]));
+        halves(both, y[0].bits, y[1].bits);
+    }
+};
+template <typename T, int N, typename C> DEVICE vec<T, N> round_all(const C* c) {
+    vec<T, N> v;
+    #pragma unroll
+    for (int i = 0; i + 1 < N; i += 2) pair_as<T>::of(c + i, v.at + i);
+    if (N % 2) v.at[N - 1] = from<T>(c[N - 1]);
+    return v;
+}
 
 // Units in which elements are moved that nothing is computed of.
 
@@ -164,12 +228,14 @@ template <> struct limits<i64> {
     static DEVICE i64 lowest() { return (i64)0x8000000000000000ull; }
     static DEVICE i64 highest() { return 0x7fffffffffffffffll; }
 };
+// The hardware's approximations, within about 2 units in the last place. Subnormal numbers are 0.
+DEVICE float reciprocal_approx(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DEVICE float exp2_approx(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 // A quotient by a number from 1 to 64 (by 0: NaN): the hardware's reciprocal and two Newton steps, without the branch
 // that other divisors need.
 DEVICE double quotient(double a, double b) { return a / b; }
 DEVICE float quotient(float a, float b) {
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+    float r = reciprocal_approx(b);
     r = fmaf(r, fmaf(-b, r, 1.0f), r);
     float q = a * r;
     return fmaf(fmaf(-b, q, a), r, q);
@@ -254,3 +320,11 @@ DEVICE Words philox(u64 seed, u64 block) {
     }
     return Words{{c0, c1, c2, c3}};
 }
+
+// Which random words keep their elements: those that are at least a number, which may be 2^32.
+struct Threshold {
+    u32 least;
+    bool reached;
+    DEVICE explicit Threshold(i64 words) : least((u32)words), reached(words >> 32 == 0) {}
+    DEVICE bool keeps(u32 word) const { return word >= least && reached; }
+};

@@ -137,8 +137,7 @@ impl Chain {
             };
             kernel_args.operands.iter_mut().zip(&views).for_each(|(to, view)| *to = view.pointer);
             kernel_args.strides.iter_mut().zip(&plan.strides).for_each(|(to, strides)| *to = padded(strides, 0));
-            let scalars = self.pieces.iter().flat_map(|p| &p.piece.scalars);
-            kernel_args.s.iter_mut().zip(scalars).for_each(|(to, s)| *to = *s);
+            kernel_args.s.iter_mut().zip(self.scalars().0).for_each(|(to, s)| *to = s);
             for (i, words) in self.words.iter().enumerate() {
                 kernel_args.states[i] = args.read(words.state);
                 kernel_args.offsets[i] = words.offset;
@@ -187,7 +186,7 @@ impl Chain {
             let position = in_memory.len() + w;
             let _ = writeln!(
                 text,
-                "    Drawn<N> w{w} = draw<N>(e.states[{w}], e.offsets[{w}], (u64)place<{position}>(e, at));"
+                "    Drawn<N> w{w} = draw<N>(stream(e.states[{w}], e.offsets[{w}]), (u64)place<{position}>(e, at));"
             );
         }
         self.write_pieces(&numbers, &mut text);
@@ -205,35 +204,49 @@ impl Chain {
         self.pieces.iter().map(|piece| self.namespace(piece, &mut known, text)).collect()
     }
 
-    /// Writes the pieces, in namespaces `numbers`, as a loop over N elements: of values `v0`, `v1`, .. with random words `w0`,
+    /// Writes the pieces, in namespaces `numbers`, each as a loop over N elements: of values `v0`, `v1`, .. with random words `w0`,
     /// .., and scalars `e.s`.
     pub(crate) fn write_pieces(&self, numbers: &[usize], text: &mut String) {
-        text.push_str("    #pragma unroll\n    for (int i = 0; i < N; i++) {\n");
-        let mut scalars = 0;
-        for (piece, number) in self.pieces.iter().zip(numbers) {
-            let x: Vec<String> = piece.x.iter().map(|v| format!("given<C>(v{v}.at[i], e)")).collect();
+        let (_, places) = self.scalars();
+        for ((piece, number), scalars) in self.pieces.iter().zip(numbers).zip(places) {
             let word = piece.words.map_or(String::new(), |w| format!(", w{w}.at[i]"));
             let (y, dtype) = (piece.y, self.values[piece.y].dtype);
+            let _ = writeln!(text, "    {{\n        typedef {}_t C;\n        C y[N];", piece.piece.compute);
+            for (k, v) in piece.x.iter().enumerate() {
+                let _ = writeln!(text, "        vec<C, N> x{k} = given<C>(v{v}, e);");
+            }
+            if piece.adds {
+                let _ = writeln!(text, "        vec<C, N> before = given<C>(v{y}, e);");
+            }
+            let x: Vec<String> = (0..piece.x.len()).map(|k| format!("x{k}.at[i]")).collect();
             let _ = writeln!(
                 text,
-                "        {{\n            typedef {}_t C;\n            C x[{}] = {{{}}};\n            C y = part{number}::apply(x, e.s + {scalars}{word});",
-                piece.piece.compute,
-                piece.x.len() + 1,
+                "        #pragma unroll\n        for (int i = 0; i < N; i++) {{\n            C x[{}] = {{{}}};\n            \
+                     y[i] = part{number}::apply(x, e.s + {scalars}{word});",
+                x.len() + 1,
                 x.join(", ")
             );
-            let _ = match piece.adds {
-                true => {
-                    writeln!(
-                        text,
-                        "            v{y}.at[i] = from<{dtype}_t>((C)(given<C>(v{y}.at[i], e) + y));"
-                    )
-                }
-                false => writeln!(text, "            v{y}.at[i] = from<{dtype}_t>(y);"),
-            };
-            text.push_str("        }\n");
-            scalars += piece.piece.scalars.len();
+            if piece.adds {
+                text.push_str("            y[i] = (C)(before.at[i] + y[i]);\n");
+            }
+            let _ = writeln!(text, "        }}\n        v{y} = round_all<{dtype}_t, N>(y);\n    }}");
         }
-        text.push_str("    }\n");
+    }
+
+    /// The scalars of all pieces, and where those of each begin. Pieces of the same scalars share them, so that the compiler sees
+    /// what they compute alike.
+    pub(crate) fn scalars(&self) -> (SmallVec<[f64; MAX_SCALARS]>, SmallVec<[usize; MAX_VALUES]>) {
+        let (mut all, mut places) = (SmallVec::new(), SmallVec::<[usize; MAX_VALUES]>::new());
+        for (i, piece) in self.pieces.iter().enumerate() {
+            let own = &piece.piece.scalars;
+            let bits = |s: &[f64]| s.iter().map(|s| s.to_bits()).collect::<SmallVec<[u64; MAX_SCALARS]>>();
+            let known = self.pieces[..i].iter().position(|other| bits(&other.piece.scalars) == bits(own));
+            places.push(known.map_or(all.len(), |known| places[known]));
+            if known.is_none() {
+                all.extend(own.iter().copied());
+            }
+        }
+        (all, places)
     }
 
     /// The number of the namespace of a piece. A new one is written.
@@ -270,5 +283,34 @@ impl Value {
     /// Where it lies in memory.
     pub(crate) fn view<'a>(&self, args: &CudaArgs<'a>) -> Option<View<'a>> {
         self.write.map(|w| args.output(w)).or(self.read.map(|r| args.input(r)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_the_same_scalars_share_them() {
+        let piece = |scalars: &[f64]| ChainPiece {
+            piece: Piece {
+                source: &SOURCE,
+                constants: KernelSpec::new(&SOURCE, "chain").constants,
+                compute: DType::F32,
+                scalars: scalars.into(),
+                x: SmallVec::new(),
+                y: 0,
+                words: None,
+            },
+            x: SmallVec::new(),
+            y: 0,
+            adds: false,
+            words: None,
+        };
+        let pieces = [&[1.0, 2.0][..], &[], &[0.0], &[1.0, 2.0], &[-0.0], &[1.0]].map(piece);
+        let (scalars, places) = Chain::new(Vec::new(), Vec::new(), pieces.into()).scalars();
+        // The zeros differ.
+        assert!(scalars.iter().map(|s| s.to_bits()).eq([1.0f64, 2.0, 0.0, -0.0, 1.0].map(f64::to_bits)));
+        assert_eq!(places[..], [0, 2, 2, 0, 3, 4]);
     }
 }

@@ -28,9 +28,9 @@ template <int K> DEVICE void fetch(COMPUTE (*x)[INPUTS + 1], const Elements& e, 
     for (int d = 0; d < RANK; d++) offset += at[d] * (INDEX)e.strides[K][d];
     const T* p = reinterpret_cast<const T*>(e.x[K]) + offset;
     if (VEC > 1 && (DENSE >> K & 1) && vector) {
-        vec<T, VEC> v = load<VEC>(p);
+        vec<COMPUTE, VEC> v = to_all<COMPUTE>(load<VEC>(p));
         #pragma unroll
-        for (int i = 0; i < VEC; i++) x[i][K] = to<COMPUTE>(v.at[i]);
+        for (int i = 0; i < VEC; i++) x[i][K] = v.at[i];
     } else {
         COMPUTE v = to<COMPUTE>(*p);
         #pragma unroll
@@ -72,12 +72,13 @@ template <bool VECTOR> DEVICE void elements(const Elements& e, INDEX first) {
     if (VECTOR) {
         vec<OUT, VEC> v;
         if (ADD) v = load<VEC>(y);
+        COMPUTE r[VEC];
         #pragma unroll
         for (int i = 0; i < VEC; i++) {
-            COMPUTE r = apply(x[i], e.s);
-            v.at[i] = from<OUT>(ADD ? (COMPUTE)(to<COMPUTE>(v.at[i]) + r) : r);
+            r[i] = apply(x[i], e.s);
+            if (ADD) r[i] = (COMPUTE)(to<COMPUTE>(v.at[i]) + r[i]);
         }
-        store<VEC>(y, v);
+        store<VEC>(y, round_all<OUT, VEC>(r));
     } else {
         put<ADD>(y, apply(x[0], e.s));
     }

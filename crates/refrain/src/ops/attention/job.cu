@@ -24,12 +24,11 @@ DEVICE const IN* before_of(const Job& j, i64 pair, int query) {
 // Which softmax weights dropout keeps: those whose random word is at least the threshold.
 struct Dropout {
     u64 seed, first;
-    i64 threshold;
+    Threshold threshold;
 
-    DEVICE explicit Dropout(const Job& j) {
+    DEVICE explicit Dropout(const Job& j) : threshold((i64)j.threshold) {
         seed = DROPS ? (u64)j.position[0] : 0;
         first = DROPS ? (u64)j.position[1] + j.offset : 0;
-        threshold = j.threshold;
     }
     // One thread of the launch keeps the position for the backward pass, because the generator may move.
     DEVICE void keep_position(const Job& j) const {
@@ -46,7 +45,7 @@ struct Dropout {
     }
     DEVICE bool keeps(i64 weight) const {
         i64 at = SKIP + weight;
-        return (i64)word(block(at), (int)(at & 3)) >= threshold;
+        return threshold.keeps(word(block(at), (int)(at & 3)));
     }
     // Bit i: whether weight `weight + i` is kept, for the next COUNT weights (2 or 4).
     template <int COUNT> DEVICE u32 bits(i64 weight) const {
@@ -58,7 +57,7 @@ struct Dropout {
         #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             u32 x = skip + i < 4 ? word(a, skip + i) : word(b, skip + i - 4);
-            kept |= (u32)((i64)x >= threshold) << i;
+            kept |= (u32)threshold.keeps(x) << i;
         }
         return kept;
     }

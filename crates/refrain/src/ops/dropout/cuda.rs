@@ -38,8 +38,10 @@ fn describe(op: &Dropout, args: &mut CudaArgs<'_>) {
     let adds = usize::from(op.adds);
     let words = Some(RandomWords { state: 1 + adds, offset: op.place.block() });
     let scalars = smallvec![threshold(op.p) as f64, scale(op.p)];
-    let constants =
-        |kept| KernelSpec::new(&PIECE, "dropout").flag("KEPT", kept).flag("ADDS", op.adds).constants;
+    let constants = |kept| {
+        let spec = KernelSpec::new(&PIECE, "dropout").flag("KEPT", kept).flag("ADDS", op.adds);
+        spec.flag("NEVER", u32::try_from(threshold(op.p)).is_err()).constants
+    };
     let compute = args.write_dtype(0).accumulator();
     let x = (0..=adds).collect();
     let result = Piece { source: &PIECE, constants: constants(false), compute, scalars, x, y: 0, words };

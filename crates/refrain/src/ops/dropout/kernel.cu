@@ -8,7 +8,8 @@ KERNEL(dropout, DropoutArgs, p) {
     const ELEMENT *x = p.x, *residual = p.residual;
     ELEMENT* y = p.y;
     unsigned char* mask = p.mask;
-    const i64 n = p.n, skip = p.skip, threshold = p.threshold;
+    const i64 n = p.n, skip = p.skip;
+    const Threshold threshold(p.threshold);
     const u64 seed = (u64)p.state[0], first = (u64)p.state[1] + p.offset;
     const C scale = (C)p.scale;
     const bool aligned = skip == 0 && (((u64)x | (u64)y | (ADDS ? (u64)residual : 0)) % (4 * ELEMENT_SIZE) | (MASK ? (u64)mask % 4 : 0)) == 0;
@@ -32,12 +33,15 @@ KERNEL(dropout, DropoutArgs, p) {
         }
         Words w = philox(seed, first + (u64)b);
         vec<unsigned char, 4> m;
+        const vec<C, 4> of_x = to_all<C>(v), of_residual = to_all<C>(r);
+        C values[4];
         #pragma unroll
         for (int i = 0; i < 4; i++) {
-            bool kept = (i64)w.at[i] >= threshold;
-            v.at[i] = from<ELEMENT>(dropped<ADDS>(kept, to<C>(v.at[i]), to<C>(r.at[i]), scale));
+            bool kept = threshold.keeps(w.at[i]);
+            values[i] = dropped<ADDS>(kept, of_x.at[i], of_residual.at[i], scale);
             m.at[i] = kept;
         }
+        v = round_all<ELEMENT, 4>(values);
         if (whole) {
             store<4>(y + at, v);
             if (MASK) store<4>(mask + at, m);

@@ -7,18 +7,12 @@
 template <typename R> DEVICE R logistic(R x) { return sigmoid_(x); }
 #if OUT_SIZE == 2
 DEVICE float logistic(float x) {
-    float e, inverse;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(24.0f - 1.4426950408889634f * fabsf(x)));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(16777216.0f + e));
-    return (x >= 0.0f ? 16777216.0f : e) * inverse;
+    float e = exp2_approx(24.0f - 1.4426950408889634f * fabsf(x));
+    return (x >= 0.0f ? 16777216.0f : e) * reciprocal_approx(16777216.0f + e);
 }
 #endif
 
 template <typename R> DEVICE R clamp_(R x, R low, R high) { return x < low ? low : x > high ? high : x; }
-template <typename R> DEVICE R gelu_derivative(R x) {
-    R density = (R)0.39894228040143267794 * exp_((R)-0.5 * x * x);
-    return (R)0.5 * ((R)1 + erf_(x * (R)0.70710678118654752440)) + x * density;
-}
 template <typename R> DEVICE R gelu_tanh_derivative(R x) {
     R s = logistic(gelu_logit(x));
     R slope = (R)1.59576912160573071176 + (R)0.21406444881780076 * (x * x);

@@ -2,8 +2,10 @@
 // row-major without holes, one matrix of a batch after the other. Constants: IN (the dtype that A and B are multiplied
 // in; what is wider is rounded to it), COMPUTE (what is summed in), A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, RESIDUAL_TYPE,
 // SUMS_TYPE (dtypes in memory), ACTIVATION (one of those below), PARTIAL: a block sums a part of k only and writes it
-// to the working memory, for `gemm_sum` to gather; TAIL, whether elementwise kernels follow (tail.cu); TAIL_WHOLE, whether
-// groups of their elements can be loaded and stored at once.
+// to the working memory, for `gemm_sum` to gather; TAIL, whether elementwise kernels follow (tail.cu); HAS_BIAS,
+// HAS_RESIDUAL, ADDS, whether the product is added to C; KEEPS, whether it is also kept as it was before the activation;
+// STORES, whether C is written, or read by the tail alone; ALIGNED, whether four elements of a row can be loaded and stored at
+// once, so that a row has a multiple of four; EVEN, whether it has a multiple of what a block computes of it.
 
 enum { NONE, RELU, GELU, GELU_TANH, SILU };
 
@@ -11,10 +13,12 @@ constexpr int BATCH_RANK = 4;
 
 #if !TAIL
 namespace tail {
+struct Begun {};
+DEVICE Begun begin(const Job&) { return {}; }
 template <int N> struct Operands {};
 template <int N, bool WHOLE> DEVICE Operands<N> fetch(const Job&, i64, int, int) { return {}; }
 template <int N, bool WHOLE, typename T>
-DEVICE void follow(const Job&, i64, int, const Operands<N>&, const vec<T, N>&, const vec<T, N>&) {}
+DEVICE void follow(const Job&, const Begun&, i64, int, int, const Operands<N>&, const vec<T, N>&, const vec<T, N>&) {}
 }
 #endif
 
@@ -24,18 +28,22 @@ template <int W> struct Beside {
     tail::Operands<W> tail;
 };
 
-// The part of C that a block computes.
-struct Place { i64 batch; int split, tile_m, tile_n; };
+// The part of C that a block computes, and what its tail begins with.
+struct Place { i64 batch; int split, tile_m, tile_n; tail::Begun tail; };
 
 DEVICE Place place(const Job& j) {
     u32 rest = blockIdx.x, tiles_n = (u32)j.tiles_n, tiles_m = (u32)j.tiles_m, splits = (u32)j.splits;
-    Place p;
+    Place p = {};
+    p.tail = tail::begin(j);
     p.tile_n = (int)(rest % tiles_n);
     rest /= tiles_n;
-    p.tile_m = (int)(rest % tiles_m);
-    rest /= tiles_m;
-    p.split = (int)(rest % splits);
-    p.batch = rest / splits;
+    p.tile_m = (int)rest;
+    if (PARTIAL || j.batches > 1) {
+        p.tile_m = (int)(rest % tiles_m);
+        rest /= tiles_m;
+        p.split = PARTIAL ? (int)(rest % splits) : 0;
+        p.batch = PARTIAL ? rest / splits : rest;
+    }
     return p;
 }
 
@@ -70,44 +78,41 @@ DEVICE COMPUTE activate(COMPUTE x) {
     }
 }
 
-// Reads W adjacent elements of a row, of which `there` exist.
-template <typename T, int W> DEVICE void read_row(const Job& j, COMPUTE* x, u64 address, i64 at, int there) {
+// How many of a row's elements exist from a column on, of which W are asked for.
+template <int W> DEVICE int there_from(const Job& j, int col) { return EVEN ? W : (int)j.n - col; }
+
+// Reads W adjacent elements of a row, of which `there` exist: all or none, if they are loaded at once.
+template <typename T, int W> DEVICE void read_row(COMPUTE* x, u64 address, i64 at, int there) {
     const T* from = reinterpret_cast<const T*>(address) + at;
-    if (W > 1 && j.aligned && there >= W) {
-        vec<T, W> v = load<W>(from);
+    if constexpr (W > 1 && ALIGNED) {
+        vec<T, W> v = {};
+        if (there > 0) v = load<W>(from);
+        vec<COMPUTE, W> c = to_all<COMPUTE>(v);
         #pragma unroll
-        for (int i = 0; i < W; i++) x[i] = to<COMPUTE>(v.at[i]);
-        return;
+        for (int i = 0; i < W; i++) x[i] = c.at[i];
+    } else {
+        #pragma unroll
+        for (int i = 0; i < W; i++) x[i] = i < there ? to<COMPUTE>(from[i]) : (COMPUTE)0;
     }
-    #pragma unroll
-    for (int i = 0; i < W; i++) x[i] = i < there ? to<COMPUTE>(from[i]) : (COMPUTE)0;
 }
 
-// Rounds adjacent elements to the dtype of C.
-template <int W> DEVICE vec<C_TYPE, W> rounded(const COMPUTE* x) {
-    vec<C_TYPE, W> v;
-    #pragma unroll
-    for (int i = 0; i < W; i++) v.at[i] = from<C_TYPE>(x[i]);
-    return v;
-}
-
-// Writes to C, or to another array of its dtype.
-template <int W> DEVICE void write_row(const Job& j, u64 address, i64 at, int there, const vec<C_TYPE, W>& v) {
-    C_TYPE* to = reinterpret_cast<C_TYPE*>(address) + at;
-    if (W > 1 && j.aligned && there >= W) {
-        store<W>(to, v);
-        return;
+// Writes W adjacent elements of a row, of which `there` exist.
+template <typename T, int W> DEVICE void write_row(u64 address, i64 at, int there, const vec<T, W>& v) {
+    T* to = reinterpret_cast<T*>(address) + at;
+    if constexpr (W > 1 && ALIGNED) {
+        if (there > 0) store<W>(to, v);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < W; i++) if (i < there) to[i] = v.at[i];
     }
-    #pragma unroll
-    for (int i = 0; i < W; i++) if (i < there) to[i] = v.at[i];
 }
 
 // Reads the bias of COUNT groups of W columns, at intervals of STEP columns; nothing if the sums are partial.
 template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, COMPUTE (*x)[W]) {
-    if (PARTIAL || !j.bias) return;
+    if (PARTIAL || !HAS_BIAS) return;
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
-        read_row<BIAS_TYPE, W>(j, x[g], j.bias, col + g * STEP, (int)j.n - (col + g * STEP));
+        read_row<BIAS_TYPE, W>(x[g], j.bias, col + g * STEP, there_from<W>(j, col + g * STEP));
     }
 }
 
@@ -116,54 +121,43 @@ template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, 
 template <int COUNT, int W, int STEP>
 DEVICE void read_beside(const Job& j, i64 at, int col, Beside<W>* beside) {
     if (PARTIAL) return;
-    int there = (int)j.n - col;
-    if (j.residual) {
-        #pragma unroll
-        for (int g = 0; g < COUNT; g++) {
-            read_row<RESIDUAL_TYPE, W>(j, beside[g].added, j.residual, at + g * STEP, there - g * STEP);
-        }
-    } else if (j.add) {
-        #pragma unroll
-        for (int g = 0; g < COUNT; g++) read_row<C_TYPE, W>(j, beside[g].added, j.c, at + g * STEP, there - g * STEP);
-    }
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
-        int step = g * STEP;
-        if (there > step) beside[g].tail = tail::fetch<W, TAIL_WHOLE>(j, at + step, col + step, there - step);
+        int step = g * STEP, there = there_from<W>(j, col + step);
+        if (HAS_RESIDUAL) read_row<RESIDUAL_TYPE, W>(beside[g].added, j.residual, at + step, there);
+        else if (ADDS) read_row<C_TYPE, W>(beside[g].added, j.c, at + step, there);
+        beside[g].tail = tail::fetch<W, ALIGNED>(j, at + step, col + step, there);
     }
 }
 
-// Writes groups of adjacent elements of a row of C, the first at `at`: activation(v + bias) + added. The tail follows. C is
-// left out if only the tail reads it.
+// Writes groups of adjacent elements of a row of C, the first at `at`: activation(v + bias) + added. The tail follows. Sums
+// are rounded by themselves: the compiler must not contract them with a product of the activation, because what it would
+// contract depends on the text around it.
 template <int COUNT, int W, int STEP>
-DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], Beside<W>* beside) {
-    int there = (int)j.n - col;
-    bool adds = j.residual || j.add;
+DEVICE void complete(
+    const Job& j, const tail::Begun& begun, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], Beside<W>* beside
+) {
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
-        i64 place = at + g * STEP;
-        int rest = there - g * STEP;
-        if (rest <= 0) continue;
-        if (j.bias) {
-            #pragma unroll
-            for (int i = 0; i < W; i++) v[g][i] += bias[g][i];
-        }
-        vec<C_TYPE, W> kept = rounded<W>(v[g]);
-        if (j.kept) write_row<W>(j, j.kept, place, rest, kept);
+        int step = g * STEP, there = there_from<W>(j, col + step);
+        if (there <= 0) continue;
         #pragma unroll
-        for (int i = 0; i < W; i++) v[g][i] = activate(v[g][i]);
-        if (adds) {
-            #pragma unroll
-            for (int i = 0; i < W; i++) v[g][i] += beside[g].added[i];
+        for (int i = 0; i < W; i++) if (HAS_BIAS) v[g][i] = sum_of(v[g][i], bias[g][i]);
+        vec<C_TYPE, W> kept = round_all<C_TYPE, W>(v[g]);
+        if (KEEPS) write_row<C_TYPE, W>(j.kept, at + step, there, kept);
+        #pragma unroll
+        for (int i = 0; i < W; i++) {
+            v[g][i] = activate(v[g][i]);
+            if (HAS_RESIDUAL || ADDS) v[g][i] = sum_of(v[g][i], beside[g].added[i]);
         }
-        if (j.residual && j.add) {
-            read_row<C_TYPE, W>(j, beside[g].added, j.c, place, rest);
+        if (HAS_RESIDUAL && ADDS) {
+            read_row<C_TYPE, W>(beside[g].added, j.c, at + step, there);
             #pragma unroll
-            for (int i = 0; i < W; i++) v[g][i] += beside[g].added[i];
+            for (int i = 0; i < W; i++) v[g][i] = sum_of(v[g][i], beside[g].added[i]);
         }
-        vec<C_TYPE, W> c = rounded<W>(v[g]);
-        if (!TAIL || j.c) write_row<W>(j, j.c, place, rest, c);
-        tail::follow<W, TAIL_WHOLE>(j, place, rest, beside[g].tail, c, kept);
+        vec<C_TYPE, W> c = round_all<C_TYPE, W>(v[g]);
+        if (STORES) write_row<C_TYPE, W>(j.c, at + step, there, c);
+        tail::follow<W, ALIGNED>(j, begun, at, step, there, beside[g].tail, c, kept);
     }
 }
 
@@ -176,22 +170,16 @@ DEVICE void finish(
 ) {
     i64 at = place_of(j, p, row, col);
     if (!PARTIAL) {
-        complete<COUNT, W, STEP>(j, at, col, v, bias, beside);
+        complete<COUNT, W, STEP>(j, p.tail, at, col, v, bias, beside);
         return;
     }
-    COMPUTE* partial = reinterpret_cast<COMPUTE*>(j.partial) + p.split * (j.batches * j.m * j.n) + at;
+    i64 start = p.split * (j.batches * j.m * j.n);
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
-        int there = (int)j.n - col - g * STEP;
-        if (W > 1 && j.aligned && there >= W) {
-            vec<COMPUTE, W> x;
-            #pragma unroll
-            for (int i = 0; i < W; i++) x.at[i] = v[g][i];
-            store<W>(partial + g * STEP, x);
-        } else {
-            #pragma unroll
-            for (int i = 0; i < W; i++) if (i < there) partial[g * STEP + i] = v[g][i];
-        }
+        vec<COMPUTE, W> x;
+        #pragma unroll
+        for (int i = 0; i < W; i++) x.at[i] = v[g][i];
+        write_row<COMPUTE, W>(j.partial, start + at + g * STEP, there_from<W>(j, col + g * STEP), x);
     }
 }
 

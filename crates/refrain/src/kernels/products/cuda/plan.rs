@@ -76,12 +76,8 @@ params! {
         sizes: [i64; BATCH_RANK],
         a_batch: [i64; BATCH_RANK],
         b_batch: [i64; BATCH_RANK],
-        /// Whether C is added to.
-        add: i64,
         /// Whether the sums are added to.
         add_sums: i64,
-        /// Whether four elements of a row of C can be loaded and stored at once.
-        aligned: i64,
         /// Of a kernel with a tail one.
         tail: [TailArgs; TAILS],
     }
@@ -98,6 +94,8 @@ pub(super) struct GemmPlan {
     /// Whether four elements of a row of C, and of everything with its shape, can be loaded and stored in one
     /// instruction.
     aligned: bool,
+    /// Whether a row of C has a multiple of the numbers that a block computes of it.
+    even: bool,
 }
 
 /// The type of the sums.
@@ -122,7 +120,8 @@ impl GemmPlan {
         };
         let cut = way.cut(p, tiles[0] * tiles[1] * p.batches());
         let depth = if cut.parts == 1 { p.k } else { cut.steps * step };
-        GemmPlan { way, tiles, cut, depth, aligned: aligned(p) }
+        let even = !matches!(way, GemmKernel::Skinny { .. }) && p.n.is_multiple_of(size[1]);
+        GemmPlan { way, tiles, cut, depth, aligned: aligned(p), even }
     }
 
     /// Whether other blocks work while one waits for what a tail reads. Of large tiles, a multiprocessor has one or two: on an
@@ -157,12 +156,12 @@ impl GemmPlan {
     fn spec(&self, p: &Product) -> KernelSpec {
         let partial = self.cut.parts > 1;
         let common = |source: &'static Source, entry: &'static str| {
-            constants(
-                KernelSpec::new(source, entry),
-                p,
-                if partial { Activation::None } else { p.activation },
-            )
-            .flag("PARTIAL", partial)
+            // What follows a product is for the kernel that gathers its parts.
+            let first = if partial { alone(p) } else { p.clone() };
+            constants(KernelSpec::new(source, entry), &first)
+                .flag("PARTIAL", partial)
+                .flag("ALIGNED", self.aligned)
+                .flag("EVEN", self.even)
         };
         let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
         let [a_copy, b_copy] = p.vector_width();
@@ -239,9 +238,14 @@ impl GemmPlan {
         // Warps that share the parts of a number.
         let slices = if self.cut.parts < 16 { 1 } else { 16 };
         (self.cut.parts > 1).then(|| {
-            let spec = constants(KernelSpec::new(&SUM, "gemm_sum"), p, p.activation);
             let each = if self.aligned { 4 } else { 1 };
-            let spec = spec.flag("PARTIAL", false).int("SLICES", slices as i64).int("EACH", each as i64);
+            // A thread's numbers all exist.
+            let spec = constants(KernelSpec::new(&SUM, "gemm_sum"), p)
+                .flag("PARTIAL", false)
+                .flag("ALIGNED", self.aligned)
+                .flag("EVEN", true)
+                .int("SLICES", slices as i64)
+                .int("EACH", each as i64);
             let groups = p.batches() * p.m * p.n / each + if p.sums.is_some() { p.m } else { 0 };
             let (each_block, threads) = if slices == 1 { (256, 256) } else { (32, 32 * slices) };
             (spec, Grid::line(groups.div_ceil(each_block), threads as u32))
@@ -274,9 +278,7 @@ impl GemmPlan {
             sizes: padded(&p.batch, 1),
             a_batch: padded(&p.a.batch, 0),
             b_batch: padded(&p.b.batch, 0),
-            add: p.add.into(),
             add_sums: p.sums.is_some_and(|s| s.1).into(),
-            aligned: self.aligned.into(),
             tail,
         }
     }
@@ -289,8 +291,13 @@ fn aligned(p: &Product) -> bool {
     p.n.is_multiple_of(4) && parts.iter().flatten().all(whole)
 }
 
-fn constants(spec: KernelSpec, p: &Product, activation: Activation) -> KernelSpec {
-    let activation = match activation {
+/// A product without what follows it.
+fn alone(p: &Product) -> Product {
+    Product { activation: Activation::None, bias: None, residual: None, add: false, kept: None, ..p.clone() }
+}
+
+fn constants(spec: KernelSpec, p: &Product) -> KernelSpec {
+    let activation = match p.activation {
         Activation::None => "NONE",
         Activation::Relu => "RELU",
         Activation::Gelu => "GELU",
@@ -307,6 +314,11 @@ fn constants(spec: KernelSpec, p: &Product, activation: Activation) -> KernelSpe
         .dtype("RESIDUAL_TYPE", beside(p.residual))
         .dtype("SUMS_TYPE", beside(p.sums.map(|s| s.0)))
         .word("ACTIVATION", activation)
+        .flag("HAS_BIAS", p.bias.is_some())
+        .flag("HAS_RESIDUAL", p.residual.is_some())
+        .flag("ADDS", p.add)
+        .flag("KEEPS", p.kept.is_some())
+        .flag("STORES", p.c.pointer != Pointer::NOTHING)
 }
 
 impl Product {
@@ -424,7 +436,7 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, tail: Option<&
         match tail {
             None => args.kernel(without_tail(spec), grid, &plan.job(p, partial, []))?,
             Some(tail) => {
-                let spec = spec.flag("TAIL", true).flag("TAIL_WHOLE", plan.aligned).ahead(tail.text());
+                let spec = spec.flag("TAIL", true).ahead(tail.text());
                 args.kernel(spec, grid, &plan.job(p, partial, [tail.args(args)]))?;
             }
         }
@@ -433,5 +445,5 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, tail: Option<&
 }
 
 fn without_tail(spec: KernelSpec) -> KernelSpec {
-    spec.flag("TAIL", false).flag("TAIL_WHOLE", false)
+    spec.flag("TAIL", false)
 }

@@ -1,19 +1,24 @@
 // Elementwise kernels behind a matrix product, its tail: what a thread has of a row of C passes through them in registers,
 // rounded to the dtype of C first. Text that is written for the tail follows. It defines, from the texts of the kernels, each
 // in a namespace of its own,
+//   Begun      what a thread needs for all of its elements
+//   begin      loads it
 //   Operands   of N adjacent elements of a row of C, what the tail reads besides them
 //   fetch      loads them
 //   follow     computes and stores the tail's results
 
 namespace tail {
 
-// N adjacent elements, of which `there` exist; all, if WHOLE.
+// N adjacent elements, of which `there` exist; all or none, if WHOLE.
 template <typename T, int N, bool WHOLE> DEVICE vec<T, N> some(u64 address, i64 at, int there) {
     const T* p = reinterpret_cast<const T*>(address) + at;
-    if (WHOLE) return load<N>(p);
     vec<T, N> v = {};
-    #pragma unroll
-    for (int i = 0; i < N; i++) if (i < there) v.at[i] = p[i];
+    if constexpr (WHOLE) {
+        if (there > 0) v = load<N>(p);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < N; i++) if (i < there) v.at[i] = p[i];
+    }
     return v;
 }
 
@@ -28,21 +33,26 @@ template <typename T, int N> DEVICE vec<T, N> one(u64 address) {
 
 template <bool WHOLE, typename T, int N> DEVICE void keep(u64 address, i64 at, int there, const vec<T, N>& v) {
     T* p = reinterpret_cast<T*>(address) + at;
-    if (WHOLE) {
-        store<N>(p, v);
-        return;
+    if constexpr (WHOLE) {
+        if (there > 0) store<N>(p, v);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < N; i++) if (i < there) p[i] = v.at[i];
     }
-    #pragma unroll
-    for (int i = 0; i < N; i++) if (i < there) p[i] = v.at[i];
 }
 
-// The random words of N adjacent elements. If WHOLE, the first is a multiple of N.
-template <int N, bool WHOLE> DEVICE Drawn<N> words(u64 state, u64 offset, i64 first) {
-    if (WHOLE) return draw<N>(state, offset, (u64)first);
-    Drawn<N> drawn;
-    #pragma unroll
-    for (int i = 0; i < N; i++) drawn.at[i] = draw<1>(state, offset, (u64)(first + i)).at[0];
-    return drawn;
+// The random words of N adjacent elements, the first at `at + step`. If WHOLE, both are multiples of N.
+template <int N, bool WHOLE> DEVICE Drawn<N> words(const Stream& stream, i64 at, int step) {
+    if constexpr (WHOLE && N % 4 == 0) {
+        return draw<N>(stream.from(step / 4), (u64)at);
+    } else if constexpr (WHOLE) {
+        return draw<N>(stream, (u64)(at + step));
+    } else {
+        Drawn<N> drawn;
+        #pragma unroll
+        for (int i = 0; i < N; i++) drawn.at[i] = draw<1>(stream, (u64)(at + step + i)).at[0];
+        return drawn;
+    }
 }
 
 }

@@ -91,7 +91,7 @@ impl Tail {
     ) -> Option<Tail> {
         let reaches = layouts.map(|layout| Reach::of(layout, n)).collect::<Option<_>>()?;
         let tail = Tail { chain, reaches, results, text: OnceLock::new() };
-        let scalars: usize = tail.chain.pieces.iter().map(|p| p.piece.scalars.len()).sum();
+        let scalars = tail.chain.scalars().0.len();
         let fits = tail.operands().len() <= MAX_OPERANDS
             && scalars <= MAX_SCALARS
             && tail.chain.words.len() <= MAX_DRAWS;
@@ -136,8 +136,7 @@ impl Tail {
             offsets: [0; MAX_DRAWS],
         };
         tail.operands.iter_mut().zip(self.views(args)).for_each(|(to, view)| *to = view.pointer);
-        let scalars = self.chain.pieces.iter().flat_map(|p| &p.piece.scalars);
-        tail.s.iter_mut().zip(scalars).for_each(|(to, s)| *to = *s);
+        tail.s.iter_mut().zip(self.chain.scalars().0).for_each(|(to, s)| *to = s);
         for (i, words) in self.chain.words.iter().enumerate() {
             tail.states[i] = args.read(words.state);
             tail.offsets[i] = words.offset;
@@ -154,10 +153,25 @@ impl Tail {
         let mut text = [VALUES, TAIL].concat();
         let numbers = self.chain.write_texts(&mut text);
         text.push_str("namespace tail {\n");
+        self.write_begin(&mut text);
         self.write_fetch(&mut text);
         self.write_follow(&numbers, &mut text);
         text.push_str("}\n");
         text
+    }
+
+    fn write_begin(&self, text: &mut String) {
+        let (mut members, mut streams) = (String::new(), String::new());
+        for w in 0..self.chain.words.len() {
+            let _ = write!(members, " Stream w{w};");
+            let _ = write!(streams, " stream(e.states[{w}], e.offsets[{w}]),");
+        }
+        let _ = write!(
+            text,
+            "struct Begun {{{members} }};\n\
+             template <typename J> DEVICE Begun begin(const J& j) {{\n    \
+                 const auto& e = j.tail[0];\n    return {{{streams} }};\n}}\n"
+        );
     }
 
     fn write_fetch(&self, text: &mut String) {
@@ -186,7 +200,9 @@ impl Tail {
     fn write_follow(&self, numbers: &[usize], text: &mut String) {
         text.push_str(
             "template <int N, bool WHOLE, typename J, typename C>\n\
-             DEVICE void follow(const J& j, i64 at, int there, const Operands<N>& o, const vec<C, N>& c, const vec<C, N>& kept) {\n    \
+             DEVICE void follow(\n    \
+                 const J& j, const Begun& begun, i64 at, int step, int there, const Operands<N>& o, const vec<C, N>& c, const vec<C, N>& kept\n\
+             ) {\n    \
                  const auto& e = j.tail[0];\n",
         );
         let names = ["c", "kept"];
@@ -200,11 +216,11 @@ impl Tail {
             let _ = writeln!(text, "    vec<{dtype}_t, N> v{v}{from};");
         }
         for w in 0..self.chain.words.len() {
-            let _ = writeln!(text, "    Drawn<N> w{w} = words<N, WHOLE>(e.states[{w}], e.offsets[{w}], at);");
+            let _ = writeln!(text, "    Drawn<N> w{w} = words<N, WHOLE>(begun.w{w}, at, step);");
         }
         self.chain.write_pieces(numbers, text);
         for (k, v) in self.operands().into_iter().enumerate().filter(|&(_, v)| self.is_stored(v)) {
-            let _ = writeln!(text, "    keep<WHOLE>(e.operands[{k}], at, there, v{v});");
+            let _ = writeln!(text, "    keep<WHOLE>(e.operands[{k}], at + step, there, v{v});");
         }
         text.push_str("}\n");
     }
