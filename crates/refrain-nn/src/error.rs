@@ -26,6 +26,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// assert!(format!("{error:?}").starts_with(&format!("{error} (at {}:", file!())));
 /// # Ok::<(), refrain_nn::Error>(())
 /// ```
+///
+/// [`source`](std::error::Error::source) leads from an error of a layer to that of the operation, whose message the error of the
+/// layer already has.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,6 +36,7 @@ pub enum Error {
     #[error(fmt = of_tensor)]
     Tensor {
         /// The error of the operation.
+        #[source]
         error: refrain::Error,
         /// Where `?` (or `into`) made it an error of this crate.
         at: &'static Location<'static>,
@@ -43,6 +47,7 @@ pub enum Error {
         /// The scope of the layer, with which the names of its parameters begin.
         scope: String,
         /// What happened in it.
+        #[source]
         error: Box<Error>,
     },
     /// A parameter cannot be declared or used in this way.

@@ -92,6 +92,17 @@ fn an_error_says_in_which_layer_it_happened() {
 }
 
 #[test]
+fn the_sources_of_an_error_lead_to_the_operation() {
+    let builder = ParameterBuilder::new(&device(), DType::F32);
+    let linear = Linear::new(&builder.scope("head"), 3, 2).unwrap();
+    builder.build(&Generator::new(&device(), 1).unwrap()).unwrap();
+    let error: Box<dyn std::error::Error> = linear.forward(&zeros(&[2, 4])).unwrap_err().into();
+    let layers = std::iter::successors(Some(&*error), |error| error.source());
+    let of_tensor: Vec<_> = layers.filter_map(|error| error.downcast_ref::<refrain::Error>()).collect();
+    assert!(matches!(of_tensor[..], [refrain::Error::ShapeMismatch { op: "linear", .. }]), "{of_tensor:?}");
+}
+
+#[test]
 fn an_error_of_an_operation_knows_the_line_that_it_came_from() {
     let pairs = |x: &Tensor| -> Result<Tensor> { Ok(x.reshape((-1, 2))?) };
     let line = line!() - 1;

@@ -350,6 +350,11 @@ const METHODS: &[Method] = methods! {
     };
     "": |g, a, b, c| a.conv1d(&b, None, &Conv1dOptions::default());
     "": |g, a, b, c| {
+        let ones = |shape: [usize; 3]| Tensor::ones(shape, a.dtype(), a.device()).unwrap();
+        let options = Conv1dOptions { stride: g.n, ..Conv1dOptions::default() };
+        ones([2, 4, 6]).conv1d_into(&ones([4, 4, 2]), None, &options, &ones([2, 4, 5]))
+    };
+    "": |g, a, b, c| {
         let options = Conv2dOptions { stride: [g.n, 1], padding: [g.m, 1], ..Conv2dOptions::default() };
         a.unsqueeze(0).and_then(|x| x.conv2d(&x, None, &options))
     };
@@ -359,7 +364,8 @@ const METHODS: &[Method] = methods! {
         let options = ConvTranspose1dOptions { stride, padding, output_padding, dilation, groups: 1 };
         ones([2, 4, 6]).conv_transpose1d(&ones([4, 3, 2]), None, &options)
     };
-    "max_pool1d": |g, a, b, c| a.max_pool1d(&Pool1dOptions { kernel: g.n, stride: g.m, padding: g.m, count_include_pad: g.flag });
+    "max_pool1d": |g, a, b, c| a.max_pool1d_into(&Pool1dOptions::new(g.n), &b);
+    "": |g, a, b, c| a.max_pool1d(&Pool1dOptions { kernel: g.n, stride: g.m, padding: g.m, count_include_pad: g.flag });
     "avg_pool1d": |g, a, b, c| a.avg_pool1d(&Pool1dOptions { kernel: g.n, stride: g.n, padding: g.m, count_include_pad: g.flag });
     "hadamard_transform": |g, a, b, c| a.hadamard_transform();
     "windows": |g, a, b, c| a.windows(&ids(&b), g.n);

@@ -69,6 +69,11 @@ fn an_index_takes_numbers_and_ranges_of_each_axis() {
             assert_eq!((part.dims(), values(&part)), (dims, expected.to_vec()));
         };
         is(x.i((1, 2, 3)), &[], &[23.0]);
+        let (class, end) = (1i64, -2i64); // as they are read from a tensor
+        is(x.i((class, end, 3)), &[], &[19.0]);
+        is(x.i((0, class.., ..end)), &[2, 2], &[4.0, 5.0, 8.0, 9.0]);
+        is(x.reshape((2 * class, -class)).and_then(|x| x.i((.., 0))), &[2], &[0.0, 12.0]);
+        assert!(x.i(i64::MIN).is_err() && x.i(i64::MAX).is_err() && x.reshape((i64::MAX, 24)).is_err());
         is(x.i((.., 0, 2..4)), &[2, 2], &[2.0, 3.0, 14.0, 15.0]);
         is(x.i((0, .., ..1)), &[3, 1], &[0.0, 4.0, 8.0]);
         is(x.i((1.., 1, 3..)), &[1, 1], &[19.0]);

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::slice::from_ref;
 
 use common::{devices, failure, leaf, vector};
-use refrain::{Device, Error, Result, Step, Tensor, no_grad};
+use refrain::{Activation, Device, Error, Result, Step, Tensor, no_grad};
 
 /// A leaf with a buffer for its gradient.
 fn parameter(values: &[f32], device: &Device) -> (Tensor, Tensor) {
@@ -410,6 +410,30 @@ fn what_requires_a_gradient_may_not_change_between_two_calls() {
             step.call(&x).unwrap();
             step.finish().unwrap();
         }
+    }
+}
+
+#[test]
+fn a_step_without_a_backward_pass_is_told_to_compute_inside_no_grad() {
+    for device in devices() {
+        let x = [vector(&[1.0, 2.0], &device)];
+        let (w, _) = parameter(&[3.0, -1.0], &device);
+        let forward = |x: &Tensor| {
+            let (x, w) = (x.reshape([1, 2])?, w.reshape([1, 2])?);
+            x.linear(&w, None, Activation::Gelu, None) // it keeps what GELU is applied to
+        };
+        let mut step = Step::new(&device, |x| Ok(vec![forward(&x[0])?.detach()]));
+        let mut without = Step::new(&device, |x| Ok(vec![no_grad(|| forward(&x[0]))?]));
+        for step in [&mut step, &mut without] {
+            step.call(&x).unwrap();
+            step.call(&x).unwrap();
+        }
+        w.set_requires_grad(false).unwrap();
+        let error = failure(&mut step, &x).to_string();
+        assert!(error.contains("(f32 [2]) no longer requires a gradient"), "{error}");
+        assert!(error.contains("inside no_grad") && !error.contains("did when"), "{error}");
+        without.call(&x).unwrap();
+        without.finish().unwrap();
     }
 }
 

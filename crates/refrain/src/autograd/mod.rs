@@ -16,6 +16,6 @@ pub use grad_mode::{is_grad_enabled, no_grad};
 pub(crate) use crate::tensor::{Differentiable, Gradients, Saves};
 pub(crate) use backward::pass_from;
 pub(crate) use lineage::{check_current, check_operands};
-pub(crate) use outside::{Outside, RecordedTape, check_input, uses};
+pub(crate) use outside::{Outside, RecordedTape, begins_backward, check_input};
 pub(crate) use tape::{TapeEntry, check_destination, check_in_place, check_untaped, wrote_into};
 pub(crate) use watched::{HistoriesDiffer, WatchedHistories};

@@ -37,6 +37,8 @@ pub(crate) struct RecordedTape {
     /// The tensors from outside that operations use while gradients are enabled, and their handles.
     used: Vec<Tensor>,
     used_handles: HashSet<usize>,
+    /// Whether a backward pass has begun.
+    backward: bool,
     /// Nodes from outside that backward passes went through, by number.
     passed: BTreeMap<u64, Recycled<Node>>,
     /// The first backward pass that can't be recorded. It counts even if the closure ignores the error.
@@ -88,6 +90,8 @@ pub(crate) struct Outside {
     /// What operations use while gradients are enabled. A replay does what a backward pass did at them when the step was
     /// recorded.
     pub(super) used: Vec<Tensor>,
+    /// Whether the recording has a backward pass.
+    pub(super) backward: bool,
 }
 
 impl Outside {
@@ -119,8 +123,14 @@ fn with<R>(f: impl FnOnce(&mut RecordedTape) -> R) -> Option<R> {
     RECORDED.with_borrow_mut(|tape| tape.as_mut().map(f))
 }
 
+/// Called before a backward pass from a tensor.
+pub(crate) fn begins_backward(root: &Tensor) {
+    uses(&[root]);
+    with(|tape| tape.backward = true);
+}
+
 /// Called before an operation that may belong on the tape runs on these inputs, and before a backward pass from them.
-pub(crate) fn uses(inputs: &[&Tensor]) {
+pub(super) fn uses(inputs: &[&Tensor]) {
     let Some(step) = recording::current() else { return };
     with(|tape| {
         for input in inputs {
@@ -219,6 +229,7 @@ impl RecordedTape {
             known: HashMap::new(),
             used: Vec::new(),
             used_handles: HashSet::new(),
+            backward: false,
             passed: BTreeMap::new(),
             refused: None,
         }));
@@ -280,7 +291,7 @@ impl RecordedTape {
         let writes = writes.collect();
         let passed = std::mem::take(&mut self.passed).into_values().collect();
         self.restore();
-        Ok(Outside { writes, passed, used: std::mem::take(&mut self.used) })
+        Ok(Outside { writes, passed, used: std::mem::take(&mut self.used), backward: self.backward })
     }
 
     /// After `close`: checks that no other tensor in memory from outside has a history that was made in the

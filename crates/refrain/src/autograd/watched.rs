@@ -116,6 +116,8 @@ impl Watched {
 /// The tensors from outside that a recorded step uses while gradients are enabled, and the leaves behind them.
 pub(crate) struct WatchedHistories {
     all: Vec<Watched>,
+    /// Whether the step has a backward pass.
+    backward: bool,
     /// The number of changes when `all` was last right.
     seen: u64,
 }
@@ -133,7 +135,8 @@ impl WatchedHistories {
         let tensors = outside.used.iter().cloned().map(Place::Tensor);
         let leaves = outside.leaves().filter(|(leaf, ..)| known.insert(Arc::as_ptr(leaf)));
         let leaves = leaves.map(|(leaf, dtype, shape)| Place::Leaf(leaf.clone(), dtype, shape.clone()));
-        WatchedHistories { all: tensors.chain(leaves).map(Watched::new).collect(), seen }
+        let all = tensors.chain(leaves).map(Watched::new).collect();
+        WatchedHistories { all, backward: outside.backward, seen }
     }
 
     /// What has changed since then, if anything has.
@@ -147,7 +150,7 @@ impl WatchedHistories {
             self.seen = changes;
             return None;
         };
-        Some(HistoriesDiffer { first, others: differences.count() })
+        Some(HistoriesDiffer { first, others: differences.count(), backward: self.backward })
     }
 
     /// From now on, the tensors as they are now count as unchanged.
@@ -165,6 +168,14 @@ impl WatchedHistories {
 pub(crate) struct HistoriesDiffer {
     first: String,
     others: usize,
+    backward: bool,
+}
+
+impl HistoriesDiffer {
+    /// Whether the step has a backward pass.
+    pub(crate) fn in_backward_pass(&self) -> bool {
+        self.backward
+    }
 }
 
 impl fmt::Display for HistoriesDiffer {

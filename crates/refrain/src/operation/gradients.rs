@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::execute::{Dest, execute};
 use super::{DynOp, Op};
-use crate::autograd::{check_current, no_grad, pass_from, uses};
+use crate::autograd::{begins_backward, check_current, no_grad, pass_from};
 use crate::device::{Mode, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::{Edge, Gradients, History, Input, Leaf, Tensor, check_devices};
@@ -68,7 +68,7 @@ fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()
             });
         }
     };
-    uses(&[root]);
+    begins_backward(root);
     let (node, output) = match &*root.history() {
         History::Constant => {
             return Err(Error::Autograd {

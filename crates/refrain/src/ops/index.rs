@@ -10,8 +10,8 @@ use crate::types::from_tuples;
 
 const OP: &str = "i";
 
-/// What [`Tensor::i`] takes of one axis: an index, or a range of them. They are `usize`, `isize` or numbers without a type of their
-/// own; a negative one counts from the end.
+/// What [`Tensor::i`] takes of one axis: an index, or a range of them. They are `usize`, `isize`, `i64` or numbers without a type
+/// of their own; a negative one counts from the end.
 #[derive(Clone, Copy, Debug)]
 pub struct AxisIndex(Taken);
 
@@ -51,6 +51,7 @@ indices! {
     usize, signed;
     isize, isize::from;
     i32, |index: i32| index as isize;
+    i64, |index: i64| isize::try_from(index).unwrap_or(if index < 0 { isize::MIN } else { isize::MAX });
 }
 
 impl From<RangeFull> for AxisIndex {

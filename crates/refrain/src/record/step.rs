@@ -512,13 +512,19 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
     }
 }
 
-/// The error of a recording that differs because backward passes do.
+/// The error of a recording that differs because backward passes do, or what operations keep for one.
 fn because_of(differ: HistoriesDiffer, error: Error) -> Error {
     match error {
         Error::RecordingChanged { launch, op, message } => {
-            let message = format!(
-                "{differ}, and a replay does what the backward pass did when the step was recorded; change what requires a gradient (a group's `trainable`) before the first call, or make a new Step after the change. What differs first: {message}"
-            );
+            let advice = match differ.in_backward_pass() {
+                true => {
+                    "and a replay does what the backward pass did when the step was recorded; change what requires a gradient (a group's `trainable`) before the first call, or make a new Step after the change"
+                }
+                false => {
+                    "and operations keep for a backward pass what they kept when the step was recorded, although the step has none; compute inside no_grad, where this does not matter, or make a new Step after the change"
+                }
+            };
+            let message = format!("{differ}, {advice}. What differs first: {message}");
             Error::RecordingChanged { launch, op, message }
         }
         other => other,

@@ -112,7 +112,7 @@ impl<const N: usize> From<[i32; N]> for NewShape {
     }
 }
 
-/// A size of a [`NewShape`]: a `usize`, or -1 for the one that is computed.
+/// A size of a [`NewShape`]: a `usize` or `i64`, or -1 for the one that is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Size(isize);
 
@@ -132,6 +132,13 @@ impl From<isize> for Size {
 impl From<i32> for Size {
     fn from(size: i32) -> Size {
         Size(size as isize)
+    }
+}
+
+impl From<i64> for Size {
+    fn from(size: i64) -> Size {
+        // Below -1 and where no tensor is that large, a reshape is refused.
+        Size(size.try_into().unwrap_or(if size < 0 { isize::MIN } else { isize::MAX }))
     }
 }
 

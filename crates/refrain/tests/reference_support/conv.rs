@@ -7,7 +7,7 @@ use refrain::{
 
 use super::bound::{Bound, Bounds};
 use super::case::Case;
-use super::{Entry, none, one};
+use super::{Entry, one};
 
 fn pair(c: &Case, key: &str) -> [usize; 2] {
     c.shape(key).try_into().unwrap()
@@ -75,11 +75,11 @@ fn sums(_: &Case) -> Bounds {
 }
 
 macro_rules! convolutions {
-    ($($name:ident, $options:ident;)*) => {
+    ($($name:ident, $into:ident, $options:ident;)*) => {
         [$(Entry {
             op: stringify!($name),
             run: |c, x| one(x[0].$name(&x[1], x.get(2), &$options(c))),
-            into: none,
+            into: |c, x, y| Some(x[0].$into(&x[1], x.get(2), &$options(c), &y[0])),
             bounds: sums,
         }),*]
     };
@@ -88,16 +88,16 @@ macro_rules! convolutions {
 pub fn entries() -> Vec<Entry> {
     let mut all = Vec::new();
     all.extend(convolutions! {
-        conv1d, conv1d;
-        conv2d, conv2d;
-        conv_transpose1d, conv_transpose1d;
-        conv_transpose2d, conv_transpose2d;
+        conv1d, conv1d_into, conv1d;
+        conv2d, conv2d_into, conv2d;
+        conv_transpose1d, conv_transpose1d_into, conv_transpose1d;
+        conv_transpose2d, conv_transpose2d_into, conv_transpose2d;
     });
     all.extend([
         Entry {
             op: "max_pool1d",
             run: |c, x| one(x[0].max_pool1d(&pool1d(c))),
-            into: none,
+            into: |c, x, y| Some(x[0].max_pool1d_into(&pool1d(c), &y[0])),
             bounds: max_bounds,
         },
         Entry {
@@ -106,7 +106,12 @@ pub fn entries() -> Vec<Entry> {
             into: |c, x, y| Some(x[0].max_pool2d_into(&pool2d(c), &y[0])),
             bounds: max_bounds,
         },
-        Entry { op: "avg_pool1d", run: |c, x| one(x[0].avg_pool1d(&pool1d(c))), into: none, bounds: sums },
+        Entry {
+            op: "avg_pool1d",
+            run: |c, x| one(x[0].avg_pool1d(&pool1d(c))),
+            into: |c, x, y| Some(x[0].avg_pool1d_into(&pool1d(c), &y[0])),
+            bounds: sums,
+        },
         Entry {
             op: "avg_pool2d",
             run: |c, x| one(x[0].avg_pool2d(&pool2d(c))),

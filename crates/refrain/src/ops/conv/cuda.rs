@@ -99,7 +99,7 @@ params! {
 impl ConvSizes {
     fn of(places: &Places, direction: Direction) -> ConvSizes {
         let pair = |n: [usize; 2]| n.map(|n| n as i64);
-        let Places { window, images: [n, channels, height, width], count, out, groups } = *places;
+        let Places { window, images: [n, channels, height, width], count, out, groups, .. } = *places;
         let [large, small] = [(channels, [height, width]), (out, count)];
         let [from, to] = match direction {
             Direction::Forward => [large, small],
@@ -214,7 +214,7 @@ fn spec(
 /// # Errors
 /// If positions do not fit in the numbers that kernels count with.
 fn check(op: &'static str, places: &Places) -> Result<()> {
-    let Places { window, images: [n, channels, height, width], count: [rows, columns], out, groups } =
+    let Places { window, images: [n, channels, height, width], count: [rows, columns], out, groups, .. } =
         *places;
     let all = |sizes: &[usize]| sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
     let [kernel_h, kernel_w] = window.kernel;
@@ -352,7 +352,7 @@ struct Parts {
 
 impl Parts {
     fn of(op: &WeightGradient) -> Parts {
-        let Places { window, images: [n, channels, ..], count: [rows, columns], out, groups } = op.places;
+        let Places { window, images: [n, channels, ..], count: [rows, columns], out, groups, .. } = op.places;
         let (m, k) = (out / groups, channels / groups * window.kernel[0] * window.kernel[1]);
         let tile = Tile::of_weight(m, op.factors, op.precision);
         let size = tile.size();

@@ -15,7 +15,7 @@ pub use options::{Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTran
 
 use smallvec::SmallVec;
 
-use super::{Op, Spec, Specs, apply};
+use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
@@ -27,19 +27,21 @@ use crate::types::Precision;
 use places::Places;
 use weight_gradient::WeightGradient;
 
-/// The sizes of images and of a weight, as `[N, C, H, W]` and `[first, second, height, width]`.
-fn sizes(op: &'static str, x: &Tensor, weight: &Tensor) -> Result<([usize; 4], [usize; 4])> {
+/// The sizes of images and of a weight, as `[N, C, H, W]` and `[first, second, height, width]`. Series and their weight have no
+/// axis for the height, which is 1.
+fn sizes(op: &'static str, x: &Tensor, weight: &Tensor, series: bool) -> Result<([usize; 4], [usize; 4])> {
     check_devices(op, &[x, weight])?;
     x.require_float(op)?;
-    match (<[usize; 4]>::try_from(x.dims()), <[usize; 4]>::try_from(weight.dims())) {
-        (Ok(images), Ok(weight)) => Ok((images, weight)),
-        _ => Err(Error::shapes(
-            op,
-            x.shape(),
-            weight.shape(),
-            "the first must be [N, C, H, W] and the weight have 4 axes",
-        )),
-    }
+    let sizes = |t: &Tensor| match (series, t.dims()) {
+        (false, &[a, b, height, width]) => Some([a, b, height, width]),
+        (true, &[a, b, length]) => Some([a, b, 1, length]),
+        _ => None,
+    };
+    let hint = match series {
+        false => "the first must be [N, C, H, W] and the weight have 4 axes",
+        true => "the first must be [N, C, L] and the weight have 3 axes",
+    };
+    sizes(x).zip(sizes(weight)).ok_or_else(|| Error::shapes(op, x.shape(), weight.shape(), hint))
 }
 
 /// Checks that the channels of images and weight fit together and into groups.
@@ -133,11 +135,11 @@ impl Op for Convolution {
                 return Err(Error::dtypes(self.name, x[0].dtype(), parameter.dtype()));
             }
         }
-        let shape = match self.direction {
+        let sizes = match self.direction {
             Direction::Forward => self.places.results(),
             Direction::Transposed => self.places.images,
         };
-        Ok(Spec::new(shape, self.dtype).one())
+        Ok(Spec::new(self.places.shape(sizes), self.dtype).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -190,23 +192,30 @@ impl Op for Convolution {
             g.emit(targets, op, &[results, images])?;
         }
         match bias {
-            Some(dtype) if beside.is_none() => g.add(2, dy.to_dtype(dtype)?.sum([0, 2, 3])?),
+            Some(dtype) if beside.is_none() => {
+                g.add(2, dy.to_dtype(dtype)?.sum(self.places.axes_beside_channels())?)
+            }
             _ => Ok(()),
         }
     }
 }
 
-fn convolve(
-    name: &'static str,
-    [x, weight]: [&Tensor; 2],
-    bias: Option<&Tensor>,
-    (places, direction): (Places, Direction),
-) -> Result<Tensor> {
-    let precision = precision();
-    let dtype = precision.result(x.dtype());
-    let op = Convolution { name, places, direction, bias: bias.is_some(), precision, factors: dtype, dtype };
-    let operands: SmallVec<[&Tensor; 3]> = [Some(x), Some(weight), bias].into_iter().flatten().collect();
-    apply(op, &operands)
+impl Convolution {
+    fn new(
+        name: &'static str,
+        x: &Tensor,
+        bias: Option<&Tensor>,
+        places: Places,
+        direction: Direction,
+    ) -> Convolution {
+        let precision = precision();
+        let dtype = precision.result(x.dtype());
+        Convolution { name, places, direction, bias: bias.is_some(), precision, factors: dtype, dtype }
+    }
+}
+
+fn operands<'a>(x: &'a Tensor, weight: &'a Tensor, bias: Option<&'a Tensor>) -> SmallVec<[&'a Tensor; 3]> {
+    [Some(x), Some(weight), bias].into_iter().flatten().collect()
 }
 
 fn conv(
@@ -215,8 +224,9 @@ fn conv(
     weight: &Tensor,
     bias: Option<&Tensor>,
     options: &Conv2dOptions,
-) -> Result<Tensor> {
-    let ([n, channels, height, width], [out, in_group, kernel_h, kernel_w]) = sizes(op, x, weight)?;
+    series: bool,
+) -> Result<Convolution> {
+    let ([n, channels, height, width], [out, in_group, kernel_h, kernel_w]) = sizes(op, x, weight, series)?;
     let groups = options.groups;
     let expected = in_group.saturating_mul(groups);
     check_groups(op, (x, weight), (channels, expected), (out, groups))?;
@@ -227,8 +237,8 @@ fn conv(
         padding: options.padding,
         dilation: options.dilation,
     };
-    let places = Places::new(op, window, [n, channels, height, width], [out, groups])?;
-    convolve(op, [x, weight], bias, (places, Direction::Forward))
+    let places = Places::new(op, window, [n, channels, height, width], [out, groups], series)?;
+    Ok(Convolution::new(op, x, bias, places, Direction::Forward))
 }
 
 fn conv_transpose(
@@ -237,8 +247,10 @@ fn conv_transpose(
     weight: &Tensor,
     bias: Option<&Tensor>,
     options: &ConvTranspose2dOptions,
-) -> Result<Tensor> {
-    let ([n, channels, height, width], [first, out_group, kernel_h, kernel_w]) = sizes(op, x, weight)?;
+    series: bool,
+) -> Result<Convolution> {
+    let ([n, channels, height, width], [first, out_group, kernel_h, kernel_w]) =
+        sizes(op, x, weight, series)?;
     let groups = options.groups;
     check_groups(op, (x, weight), (channels, first), (channels, groups))?;
     let out = out_group.saturating_mul(groups);
@@ -253,31 +265,8 @@ fn conv_transpose(
     // The images that a convolution with these windows makes this size of.
     let images = [n, out, size[0], size[1]];
     Shape::from(images).check_view(op)?;
-    let places = Places { window, images, count: [height, width], out: channels, groups };
-    convolve(op, [x, weight], bias, (places, Direction::Transposed))
-}
-
-/// A tensor `[a, b, length]` as `[a, b, 1, length]`.
-fn with_height(op: &'static str, x: &Tensor, what: &str) -> Result<Tensor> {
-    match x.rank() {
-        3 => x.unsqueeze(2),
-        _ => {
-            let message = format!("the {what} has shape {}; it must have 3 axes", x.shape());
-            Err(Error::invalid(op, message))
-        }
-    }
-}
-
-/// An error about tensors [`with_height`], with the shapes that they had without.
-fn of_series(mut error: Error) -> Error {
-    if let Error::ShapeMismatch { lhs, rhs, .. } = &mut error {
-        for shape in [lhs, rhs] {
-            if shape.len() == 4 {
-                shape.remove(2);
-            }
-        }
-    }
-    error
+    let places = Places { window, images, count: [height, width], out: channels, groups, series };
+    Ok(Convolution::new(op, x, bias, places, Direction::Transposed))
 }
 
 impl Tensor {
@@ -301,7 +290,18 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv2dOptions) -> Result<Tensor> {
-        conv("conv2d", self, weight, bias, options)
+        apply(conv("conv2d", self, weight, bias, options, false)?, &operands(self, weight, bias))
+    }
+
+    /// [`Tensor::conv2d`] into the memory of `dst`.
+    pub fn conv2d_into(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: &Conv2dOptions,
+        dst: &Tensor,
+    ) -> Result<()> {
+        apply_into(conv("conv2d", self, weight, bias, options, false)?, &operands(self, weight, bias), dst)
     }
 
     /// A convolution of series `[N, C, L]` with a weight `[O, C / groups, length]` and a bias `[O]`, as [`Tensor::conv2d`].
@@ -309,9 +309,20 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::conv2d`].
     pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv1dOptions) -> Result<Tensor> {
-        const OP: &str = "conv1d";
-        let (x, weight) = (with_height(OP, self, "series")?, with_height(OP, weight, "weight")?);
-        conv(OP, &x, &weight, bias, &options.in_two()).map_err(of_series)?.squeeze(2)
+        let op = conv("conv1d", self, weight, bias, &options.in_two(), true)?;
+        apply(op, &operands(self, weight, bias))
+    }
+
+    /// [`Tensor::conv1d`] into the memory of `dst`.
+    pub fn conv1d_into(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: &Conv1dOptions,
+        dst: &Tensor,
+    ) -> Result<()> {
+        let op = conv("conv1d", self, weight, bias, &options.in_two(), true)?;
+        apply_into(op, &operands(self, weight, bias), dst)
     }
 
     /// A transposed convolution of images `[N, C, H, W]` with a weight `[C, O / groups, height, width]` and a bias `[O]`: the
@@ -327,7 +338,20 @@ impl Tensor {
         bias: Option<&Tensor>,
         options: &ConvTranspose2dOptions,
     ) -> Result<Tensor> {
-        conv_transpose("conv_transpose2d", self, weight, bias, options)
+        let op = conv_transpose("conv_transpose2d", self, weight, bias, options, false)?;
+        apply(op, &operands(self, weight, bias))
+    }
+
+    /// [`Tensor::conv_transpose2d`] into the memory of `dst`.
+    pub fn conv_transpose2d_into(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: &ConvTranspose2dOptions,
+        dst: &Tensor,
+    ) -> Result<()> {
+        let op = conv_transpose("conv_transpose2d", self, weight, bias, options, false)?;
+        apply_into(op, &operands(self, weight, bias), dst)
     }
 
     /// A transposed convolution of series `[N, C, L]` with a weight `[C, O / groups, length]`, as
@@ -341,8 +365,19 @@ impl Tensor {
         bias: Option<&Tensor>,
         options: &ConvTranspose1dOptions,
     ) -> Result<Tensor> {
-        const OP: &str = "conv_transpose1d";
-        let (x, weight) = (with_height(OP, self, "series")?, with_height(OP, weight, "weight")?);
-        conv_transpose(OP, &x, &weight, bias, &options.in_two()).map_err(of_series)?.squeeze(2)
+        let op = conv_transpose("conv_transpose1d", self, weight, bias, &options.in_two(), true)?;
+        apply(op, &operands(self, weight, bias))
+    }
+
+    /// [`Tensor::conv_transpose1d`] into the memory of `dst`.
+    pub fn conv_transpose1d_into(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: &ConvTranspose1dOptions,
+        dst: &Tensor,
+    ) -> Result<()> {
+        let op = conv_transpose("conv_transpose1d", self, weight, bias, &options.in_two(), true)?;
+        apply_into(op, &operands(self, weight, bias), dst)
     }
 }

@@ -295,6 +295,67 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
     }
 }
 
+/// A call with a new result, and one with a destination.
+type Forms<'a> = (&'a dyn Fn() -> Result<Tensor>, &'a dyn Fn(&Tensor) -> Result<()>);
+
+#[test]
+fn a_convolution_into_a_tensor_has_the_gradients_of_one_with_a_new_result() {
+    for device in devices() {
+        for dtype in [DType::F64, DType::BF16] {
+            let leaf = |shape: &[usize]| {
+                let t = tensor(shape, &device).to_dtype(dtype).unwrap();
+                t.set_requires_grad(true).unwrap();
+                t
+            };
+            let (images, of_images) = (leaf(&[2, 4, 5, 6]), leaf(&[4, 2, 3, 2]));
+            let (series, of_series) = (leaf(&[2, 4, 7]), leaf(&[4, 2, 3]));
+            let bias = leaf(&[4]);
+            let leaves = [&images, &of_images, &series, &of_series, &bias];
+            let two = Conv2dOptions { padding: [1, 0], groups: 2, ..Conv2dOptions::default() };
+            let one = Conv1dOptions { stride: 2, padding: 1, groups: 2, ..Conv1dOptions::default() };
+            let back_two = ConvTranspose2dOptions { stride: [2, 1], groups: 2, ..Default::default() };
+            let back_one = ConvTranspose1dOptions { stride: 2, groups: 2, ..Default::default() };
+            let bias = Some(&bias);
+            let forms: [Forms<'_>; 4] = [
+                (&|| images.conv2d(&of_images, bias, &two), &|y| {
+                    images.conv2d_into(&of_images, bias, &two, y)
+                }),
+                (&|| series.conv1d(&of_series, bias, &one), &|y| {
+                    series.conv1d_into(&of_series, bias, &one, y)
+                }),
+                (&|| images.conv_transpose2d(&of_images, bias, &back_two), &|y| {
+                    images.conv_transpose2d_into(&of_images, bias, &back_two, y)
+                }),
+                (&|| series.conv_transpose1d(&of_series, bias, &back_one), &|y| {
+                    series.conv_transpose1d_into(&of_series, bias, &back_one, y)
+                }),
+            ];
+            let gradients = |y: &Tensor| {
+                leaves.iter().for_each(|t| t.zero_grad().unwrap());
+                y.square().unwrap().sum(()).unwrap().backward().unwrap();
+                leaves.map(|t| t.grad().map(|g| values(&g)))
+            };
+            for (new, into) in forms {
+                let y = new().unwrap();
+                let dst = Tensor::full(y.dims(), 9.0, dtype, &device).unwrap();
+                let place = dst.storage_id();
+                into(&dst).unwrap();
+                assert!(dst.requires_grad() && dst.storage_id() == place);
+                assert_eq!(values(&dst), values(&y));
+                assert_eq!(gradients(&dst), gradients(&y));
+
+                // Half of the images have memory for no more than half of the result.
+                let short = Tensor::zeros([&[1], &y.dims()[1..]].concat(), dtype, &device).unwrap();
+                assert!(matches!(into(&short), Err(Error::ShapeMismatch { .. })));
+            }
+            let x = images.detach();
+            let same = Conv2dOptions::default();
+            let weight = tensor(&[4, 4, 1, 1], &device).to_dtype(dtype).unwrap();
+            assert!(matches!(x.conv2d_into(&weight, None, &same, &x), Err(Error::Aliased { .. })));
+        }
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_named() {
     for device in devices() {
@@ -315,12 +376,14 @@ fn what_does_not_fit_is_named() {
         assert!(
             x.conv1d(&weight, None, &Conv1dOptions::default()).unwrap_err().to_string().starts_with("conv1d")
         );
-        // Series are computed as images, but an error shows their shapes.
+        // Series are computed as images of height 1, but an error shows their shapes.
         let (series, weight) = (tensor(&[1, 4, 5], &device), tensor(&[2, 3, 2], &device));
         let shapes = |y: Result<Tensor>| match y.unwrap_err() {
             Error::ShapeMismatch { lhs, rhs, .. } => (lhs, rhs),
             other => panic!("{other}"),
         };
+        let error = x.conv1d(&weight, None, &Conv1dOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("[N, C, L]"), "{error}");
         let expected = (vec![1, 4, 5], vec![2, 3, 2]);
         assert_eq!(shapes(series.conv1d(&weight, None, &Conv1dOptions::default())), expected);
         let back = ConvTranspose1dOptions::default();

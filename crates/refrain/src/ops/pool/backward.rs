@@ -16,7 +16,7 @@ impl Op for PoolBackward {
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         x[0].require_float(Self::NAME)?;
-        Ok(Spec::new(self.0.images, x[0].dtype()).one())
+        Ok(Spec::new(self.0.shape(self.0.images), x[0].dtype()).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {

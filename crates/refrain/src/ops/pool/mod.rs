@@ -11,7 +11,7 @@ use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::kernels::window::Window;
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Shape, Tensor};
 use backward::PoolBackward;
 
 /// The options of [`Tensor::max_pool2d`] and [`Tensor::avg_pool2d`]. Pairs are for the height and the width.
@@ -79,17 +79,31 @@ struct Pool {
     /// `[N, C, H, W]`
     images: [usize; 4],
     count: [usize; 2],
+    /// Whether these are series: images of height 1 whose tensors have no axis for it.
+    series: bool,
 }
 
 impl Pool {
-    fn new(name: &'static str, kind: Kind, x: &Tensor, options: &Pool2dOptions) -> Result<Pool> {
-        let Ok(images) = <[usize; 4]>::try_from(x.dims()) else {
-            let message = format!("the images have shape {}; it must be [N, C, H, W]", x.shape());
-            return Err(Error::invalid(name, message));
+    fn new(
+        name: &'static str,
+        kind: Kind,
+        x: &Tensor,
+        options: &Pool2dOptions,
+        series: bool,
+    ) -> Result<Pool> {
+        let what = if series { "series" } else { "images" };
+        let images = match (series, x.dims()) {
+            (false, &[n, channels, height, width]) => [n, channels, height, width],
+            (true, &[n, channels, length]) => [n, channels, 1, length],
+            _ => {
+                let axes = if series { "[N, C, L]" } else { "[N, C, H, W]" };
+                let message = format!("the {what} have shape {}; it must be {axes}", x.shape());
+                return Err(Error::invalid(name, message));
+            }
         };
         if images[2] == 0 || images[3] == 0 {
             let message =
-                format!("images of shape {} have no numbers; pass images of at least one", x.shape());
+                format!("{what} of shape {} have no numbers; pass {what} of at least one", x.shape());
             return Err(Error::invalid(name, message));
         }
         let &Pool2dOptions { kernel, stride, padding, .. } = options;
@@ -100,12 +114,17 @@ impl Pool {
         }
         let window = Window { kernel, stride, padding, dilation: [1, 1] };
         let count = window.counts(name, [images[2], images[3]])?;
-        Ok(Pool { name, kind, window, images, count })
+        Ok(Pool { name, kind, window, images, count, series })
     }
 
-    fn results(&self) -> [usize; 4] {
+    fn results(&self) -> Shape {
         let [n, c, ..] = self.images;
-        [n, c, self.count[0], self.count[1]]
+        self.shape([n, c, self.count[0], self.count[1]])
+    }
+
+    /// The shape of a tensor of these sizes.
+    fn shape(&self, [n, c, height, width]: [usize; 4]) -> Shape {
+        if self.series { Shape::from([n, c, width]) } else { Shape::from([n, c, height, width]) }
     }
 }
 
@@ -153,14 +172,6 @@ fn mean(options: &Pool2dOptions) -> Kind {
     Kind::Mean { all: options.count_include_pad }
 }
 
-/// A tensor `[N, C, L]` as images of height 1.
-fn with_height(op: &'static str, x: &Tensor) -> Result<Tensor> {
-    match x.rank() {
-        3 => x.unsqueeze(2),
-        _ => Err(Error::invalid(op, format!("the series have shape {}; it must be [N, C, L]", x.shape()))),
-    }
-}
-
 impl Tensor {
     /// The largest element of each window of images `[N, C, H, W]`: `[N, C, rows, columns]`, where `rows = (H + 2 padding -
     /// height) / stride + 1`, rounded down. NaN if one element is NaN. For floats. The gradient goes to the largest element,
@@ -177,12 +188,12 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn max_pool2d(&self, options: &Pool2dOptions) -> Result<Tensor> {
-        apply(Pool::new("max_pool2d", Kind::Max, self, options)?, &[self])
+        apply(Pool::new("max_pool2d", Kind::Max, self, options, false)?, &[self])
     }
 
     /// [`Tensor::max_pool2d`] into the memory of `dst`.
     pub fn max_pool2d_into(&self, options: &Pool2dOptions, dst: &Tensor) -> Result<()> {
-        apply_into(Pool::new("max_pool2d", Kind::Max, self, options)?, &[self], dst)
+        apply_into(Pool::new("max_pool2d", Kind::Max, self, options, false)?, &[self], dst)
     }
 
     /// The mean of each window of images `[N, C, H, W]`, as [`Tensor::max_pool2d`].
@@ -190,12 +201,12 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::max_pool2d`].
     pub fn avg_pool2d(&self, options: &Pool2dOptions) -> Result<Tensor> {
-        apply(Pool::new("avg_pool2d", mean(options), self, options)?, &[self])
+        apply(Pool::new("avg_pool2d", mean(options), self, options, false)?, &[self])
     }
 
     /// [`Tensor::avg_pool2d`] into the memory of `dst`.
     pub fn avg_pool2d_into(&self, options: &Pool2dOptions, dst: &Tensor) -> Result<()> {
-        apply_into(Pool::new("avg_pool2d", mean(options), self, options)?, &[self], dst)
+        apply_into(Pool::new("avg_pool2d", mean(options), self, options, false)?, &[self], dst)
     }
 
     /// The largest element of each window of series `[N, C, L]`, as [`Tensor::max_pool2d`].
@@ -203,9 +214,12 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::max_pool2d`].
     pub fn max_pool1d(&self, options: &Pool1dOptions) -> Result<Tensor> {
-        const OP: &str = "max_pool1d";
-        let x = with_height(OP, self)?;
-        apply(Pool::new(OP, Kind::Max, &x, &options.in_two())?, &[&x])?.squeeze(2)
+        apply(Pool::new("max_pool1d", Kind::Max, self, &options.in_two(), true)?, &[self])
+    }
+
+    /// [`Tensor::max_pool1d`] into the memory of `dst`.
+    pub fn max_pool1d_into(&self, options: &Pool1dOptions, dst: &Tensor) -> Result<()> {
+        apply_into(Pool::new("max_pool1d", Kind::Max, self, &options.in_two(), true)?, &[self], dst)
     }
 
     /// The mean of each window of series `[N, C, L]`, as [`Tensor::max_pool2d`].
@@ -213,8 +227,13 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::max_pool2d`].
     pub fn avg_pool1d(&self, options: &Pool1dOptions) -> Result<Tensor> {
-        const OP: &str = "avg_pool1d";
-        let (x, options) = (with_height(OP, self)?, options.in_two());
-        apply(Pool::new(OP, mean(&options), &x, &options)?, &[&x])?.squeeze(2)
+        let options = options.in_two();
+        apply(Pool::new("avg_pool1d", mean(&options), self, &options, true)?, &[self])
+    }
+
+    /// [`Tensor::avg_pool1d`] into the memory of `dst`.
+    pub fn avg_pool1d_into(&self, options: &Pool1dOptions, dst: &Tensor) -> Result<()> {
+        let options = options.in_two();
+        apply_into(Pool::new("avg_pool1d", mean(&options), self, &options, true)?, &[self], dst)
     }
 }

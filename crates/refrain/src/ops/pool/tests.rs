@@ -68,6 +68,36 @@ fn gradients_agree_with_finite_differences() {
 }
 
 #[test]
+fn pooling_of_series_is_that_of_images_of_height_1_also_into_a_tensor() {
+    for device in devices() {
+        let o = Pool1dOptions { stride: 2, padding: 1, ..Pool1dOptions::new(3) };
+        let two = Pool2dOptions { stride: [1, 2], padding: [0, 1], ..Pool2dOptions::new([1, 3]) };
+        let x = leaf(&[2, 3, 7], &device);
+        let gradient = |y: &Tensor| {
+            x.zero_grad().unwrap();
+            y.square().unwrap().sum(()).unwrap().backward().unwrap();
+            values(&x.grad().unwrap())
+        };
+        for largest in [true, false] {
+            let images = x.unsqueeze(2).unwrap();
+            let (expected, y) = match largest {
+                true => (images.max_pool2d(&two).unwrap(), x.max_pool1d(&o).unwrap()),
+                false => (images.avg_pool2d(&two).unwrap(), x.avg_pool1d(&o).unwrap()),
+            };
+            let dst = Tensor::full([2, 3, 4], 9.0, DType::F64, &device).unwrap();
+            match largest {
+                true => x.max_pool1d_into(&o, &dst).unwrap(),
+                false => x.avg_pool1d_into(&o, &dst).unwrap(),
+            }
+            assert_eq!(y.dims(), dst.dims());
+            assert_eq!((values(&y), values(&dst)), (values(&expected), values(&expected)));
+            let expected = gradient(&expected);
+            assert_eq!((gradient(&y), gradient(&dst)), (expected.clone(), expected));
+        }
+    }
+}
+
+#[test]
 fn equal_elements_give_the_gradient_to_the_first_and_nan_wins() {
     for device in devices() {
         let x = Tensor::from_slice(&[1.0f32, 1.0, 0.0, 1.0, f32::NAN, 2.0, 3.0, 1.0], [1, 2, 2, 2], &device)
