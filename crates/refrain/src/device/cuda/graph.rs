@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{
-    self, CUstreamCaptureMode, CUstreamCaptureStatus, CUstreamUpdateCaptureDependencies_flags,
+    self, CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUstreamUpdateCaptureDependencies_flags,
 };
 
 use smallvec::SmallVec;
@@ -24,6 +25,7 @@ use super::kernels::Wanted;
 use super::memory::checked;
 use super::overlap::overlap;
 use super::params::Put;
+use super::priority::prioritise;
 use super::product::{MmaKind, Product};
 use crate::device::capture::{self, Capture};
 use crate::device::communicator::{CollectiveCall, Communicator};
@@ -87,10 +89,16 @@ impl Graph {
         let graph = Captured(capture(context, stream.0, work)?);
         if let Some(whole) = whole {
             overlap(context, graph.0, &cuda.shared().kernel_handles(), &whole.borrow())?;
+            prioritise(context, graph.0)?;
         }
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the graph was just captured.
-        checked(context, OP, unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph.0, 0) }.result())?;
+        checked(
+            context,
+            OP,
+            unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph.0, flags.into()) }.result(),
+        )?;
         let graph = Graph {
             shared: cuda.shared().clone(),
             stream: cuda.stream(),

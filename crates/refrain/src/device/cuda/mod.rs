@@ -19,6 +19,7 @@ mod nccl;
 mod overlap;
 mod params;
 mod piece;
+mod priority;
 mod product;
 #[cfg(test)]
 mod tests;

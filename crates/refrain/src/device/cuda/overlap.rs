@@ -59,7 +59,10 @@ pub(super) fn overlap(
 }
 
 /// The edges of a graph: their earlier and later nodes, and their kinds.
-fn edges(context: &Context, graph: CUgraph) -> Result<Vec<(CUgraphNode, CUgraphNode, CUgraphEdgeData)>> {
+pub(super) fn edges(
+    context: &Context,
+    graph: CUgraph,
+) -> Result<Vec<(CUgraphNode, CUgraphNode, CUgraphEdgeData)>> {
     let mut count = 0;
     // SAFETY: the graph is valid; this asks for the number of edges alone.
     let status = unsafe { sys::cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count) };
@@ -77,7 +80,7 @@ fn edges(context: &Context, graph: CUgraph) -> Result<Vec<(CUgraphNode, CUgraphN
 }
 
 /// The function of a kernel node.
-fn function_of(context: &Context, node: CUgraphNode) -> Result<Option<sys::CUfunction>> {
+pub(super) fn function_of(context: &Context, node: CUgraphNode) -> Result<Option<sys::CUfunction>> {
     let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
     // SAFETY: the node is of a valid graph.
     checked(context, OP, unsafe { sys::cuGraphNodeGetType(node, &mut kind) }.result())?;
