@@ -240,10 +240,11 @@ impl<T: Task> Trainer<T> {
             ranks.compare(learner.task.parameters(), self.steps(), &when)?;
         }
         learner.begin_validation(self.recorded.as_mut())?;
-        // The host records once more while the device computes.
-        self.check()?;
-        let train_loss = self.mean_loss()?;
+        // The host records once more while the device computes. Other ranks wait for this one's validation, whatever it finds.
+        let checked = self.check();
         let validation = learner.end_validation()?;
+        checked?;
+        let train_loss = self.mean_loss()?;
         let error = T::error(&validation);
         let epoch = self.state.history.len() + 1;
         let when = format!("in epoch {epoch}");

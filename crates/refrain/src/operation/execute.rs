@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{DynOp, Spec};
+use super::{DynOp, Needs, Spec};
 use crate::device::{Device, DeviceKind, Launch, Mode, OPERANDS, Operand, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor, check_devices};
@@ -40,6 +40,7 @@ pub(crate) fn execute(
         let needs = match is_host {
             // Kernels look at layouts of up to so many dimensions without heap memory.
             true if t.rank() <= 6 => op.host_input_needs(i),
+            true if matches!(op.input_needs(i), Needs::Rows(_) | Needs::AllRows) => Needs::Contiguous,
             _ => op.input_needs(i),
         };
         reads.push(if needs.fits(t.layout()) { t.untracked() } else { t.untracked().copy()? });

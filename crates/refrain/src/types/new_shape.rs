@@ -81,6 +81,12 @@ impl<const N: usize> From<[usize; N]> for NewShape {
     }
 }
 
+impl<const N: usize> From<[i64; N]> for NewShape {
+    fn from(sizes: [i64; N]) -> NewShape {
+        NewShape(Sizes::Open(sizes.iter().map(|&size| size as isize).collect()))
+    }
+}
+
 impl From<&[usize]> for NewShape {
     fn from(sizes: &[usize]) -> NewShape {
         Shape::from(sizes).into()

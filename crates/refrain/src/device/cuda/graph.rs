@@ -1,8 +1,8 @@
 //! A recorded program as one CUDA graph: captured once, launched as a whole.
 //!
 //! Before the capture begins, every kernel is compiled and loaded and the memory of the program is allocated. So
-//! nothing is allocated during a capture. The capture runs on a private stream. Each launch gets exactly the
-//! dependencies of the program, so independent launches become parallel branches.
+//! nothing is allocated during a capture. The capture runs on a private stream. Each launch gets the
+//! dependencies of the program, so independent launches become parallel branches behind one root.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::cell::{Cell, RefCell};
@@ -61,13 +61,11 @@ impl Graph {
             program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut warm)))
         })?;
         cuda.shared().prepare(&warm.wanted)?;
-        // The driver does not accept an empty list of edges.
-        let waits = (0..program.len()).any(|at| !program.waits(at).is_empty());
         let whole = RefCell::default();
         let capture = |stream| {
             capture::program(&Capturing { cuda, stream, whole: &whole, root: Cell::new(None) }, program)
         };
-        Ok(Graph::capture(cuda, waits.then_some(&whole), capture)?.with_collectives_of(program))
+        Ok(Graph::capture(cuda, Some(&whole), capture)?.with_collectives_of(program))
     }
 
     /// The same graph. Each launch counts the collectives of this program.
@@ -89,7 +87,7 @@ impl Graph {
         let graph = Captured(capture(context, stream.0, work)?);
         if let Some(whole) = whole {
             overlap(context, graph.0, &cuda.shared().kernel_handles(), &whole.borrow())?;
-            prioritise(context, graph.0)?;
+            prioritise(context, graph.0, &whole.borrow())?;
         }
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0;
         let mut handle = std::ptr::null_mut();
@@ -236,8 +234,8 @@ struct Capturing<'a> {
     stream: sys::CUstream,
     /// The nodes of collectives. What waits for one waits for its end: NCCL's kernels are not ours to overlap.
     whole: &'a RefCell<HashSet<sys::CUgraphNode>>,
-    /// The first node. What waits for nothing else waits for it, because a graph with several roots begins 10 to 20 microseconds
-    /// late on an H100 (driver 580).
+    /// The end of the first launch. What waits for nothing else waits for it, because a graph with several roots begins 10 to
+    /// 20 microseconds late on an H100 (driver 580).
     root: Cell<Option<sys::CUgraphNode>>,
 }
 

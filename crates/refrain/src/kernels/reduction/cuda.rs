@@ -89,7 +89,7 @@ pub(crate) struct ReductionLaunch {
     pub(crate) extent: Extent,
     /// One or two operands, and their dtypes.
     pub(crate) inputs: SmallVec<[(Pointer, DType); INPUTS]>,
-    /// Where the rows of the operands lie, if not one after the other.
+    /// Where the rows of the operands lie. Empty: one after the other.
     rows: SmallVec<[RowSteps; INPUTS]>,
     /// Results, and whether they are added to.
     pub(crate) outputs: SmallVec<[(Pointer, bool); OUTPUTS]>,

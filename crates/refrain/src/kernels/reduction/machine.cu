@@ -1,6 +1,6 @@
 // The passes of a reduction. The first pass is REDUCE_ROWS or REDUCE_COLUMNS: along neighbours (inner is 1) or across
 // them. What merges the states of the pieces is `merge_partials`: the second pass, REDUCE_PARTIALS, or the kernel that
-// uses the results. The order of additions depends only on the extents. Constants of the first pass: COMPUTE, IN0, IN1 (dtypes), OPERANDS (1 or 2), VEC (neighbours that a thread
+// uses the results. The order of additions depends only on the extents, and on how rows lie. Constants of the first pass: COMPUTE, IN0, IN1 (dtypes), OPERANDS (1 or 2), VEC (neighbours that a thread
 // processes at a time), ALIGNED (whether they can be loaded at once).
 
 #if defined(REDUCE_ROWS) || defined(REDUCE_COLUMNS)

@@ -6,6 +6,7 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_stored};
 use crate::device::cpu::scratch::with_scratch;
 use crate::error::Result;
+use crate::kernels::elementwise;
 use crate::kernels::rows::{TASK, each_task, load};
 
 /// Elements that are summed at a time.
@@ -20,6 +21,10 @@ pub(super) fn mean_of<T: Stored, U: Stored, R: Real>(
     add: &(dyn Fn(f64, &[R], &[R]) -> f64 + Sync),
 ) -> Result<()> {
     let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
+    // A target may have gaps between its rows.
+    let layout = args.read_layout(1);
+    let packed = (!layout.is_contiguous()).then(|| elementwise::contiguous(layout, t));
+    let t = packed.as_deref().unwrap_or(t);
     let total = total_of(x.len(), x.par_chunks(TASK).zip(t.par_chunks(TASK)), |(x, t)| {
         if let (Some(x), Some(t)) = (R::same(x), R::same(t)) {
             return add(0.0, x, t);

@@ -134,10 +134,6 @@ impl Op for Pointwise {
         }
     }
 
-    fn host_input_needs(&self, _: usize) -> Needs {
-        Needs::Contiguous
-    }
-
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(0).input(1)
     }

@@ -1,5 +1,5 @@
 use crate::ops::testing::{assert_close, devices, error_of, leaf, numbers, own_devices, values};
-use crate::{DType, Device, DeviceKind, Error, Reduction, Result, Tensor, gradcheck};
+use crate::{DType, Device, DeviceKind, Error, Reduction, Result, Step, Tensor, gradcheck};
 
 type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
@@ -344,6 +344,10 @@ fn a_target_may_be_a_part_of_each_window() {
                 let (y, expected) = (loss(&x, &target).unwrap(), loss(&x, &target.copy().unwrap()).unwrap());
                 assert_close(&values(&y), &values(&expected), 1e-6);
             }
+            let mut step = Step::new(&device, |x| Ok(vec![x[0].mse_loss(&x[1].narrow(2, start, len)?)?]));
+            step.call(&[x, windows]).unwrap();
+            let copies = step.program().unwrap().recorded_launches() - 1;
+            assert_eq!(copies, usize::from(len < 64), "{len} {device}");
         }
     }
 }

@@ -203,18 +203,14 @@ pub(super) fn sgd(options: &SgdOptions, flat: usize, args: &mut CudaArgs<'_>) ->
     update(KernelSpec::new(&SGD, "sgd").flag("MOMENTUM", flat == 3), &kernel_args, table, args)
 }
 
-fn flat_extent(n: usize) -> Extent {
-    Extent { outer: 1, n, inner: 1 }
-}
-
 pub(super) fn clip_workspace(launch: &Launch<'_>) -> usize {
     let x = &launch.reads[0];
-    room(flat_extent(x.layout.shape().numel()), x.dtype.size(), STATE)
+    room(Extent::all(x.layout.shape().numel()), x.dtype.size(), STATE)
 }
 
 pub(super) fn clip(max_norm: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let compute = args.read_dtype(0).accumulator();
-    let extent = flat_extent(args.read_shape(0).numel());
+    let extent = Extent::all(args.read_shape(0).numel());
     let mut norm = ReductionLaunch::new(args, extent, &[0]).output(args, 0).output(args, 1);
     norm.scalars.push(max_norm);
     norm.run(args, &CLIP, |spec| spec.dtype("COMPUTE", compute))

@@ -1,5 +1,5 @@
 use crate::ops::testing::{assert_close, devices, leaf, values};
-use crate::{DType, Error, Tensor, gradcheck};
+use crate::{DType, Error, Step, Tensor, gradcheck};
 
 #[test]
 fn sums_over_any_axes_are_right_and_have_gradients() {
@@ -421,6 +421,14 @@ fn rows_with_gaps_and_rows_on_both_sides_of_a_result_are_reduced_like_their_copy
                 for (y, expected) in &both {
                     assert_eq!(values(y), values(expected), "{shape:?} from {start} on {dtype} {device}");
                 }
+                let mut step = Step::new(&device, |x| Ok(vec![x[0].narrow(2, start, width)?.sum([0, 2])?]));
+                let whole = Tensor::from_slice(&numbers, shape, &device).unwrap().to_dtype(dtype).unwrap();
+                step.call(&[whole]).unwrap();
+                assert_eq!(
+                    step.program().unwrap().recorded_launches(),
+                    1,
+                    "{shape:?} {dtype} {device}: a copy"
+                );
                 if dtype.is_float() {
                     for (x, copy, axes) in [(&x, &copy, &[2][..]), (&middle, &middle_copy, &[1, 2])] {
                         let (var, expected) = (x.var(axes, 1).unwrap(), copy.var(axes, 1).unwrap());

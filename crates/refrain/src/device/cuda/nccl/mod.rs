@@ -98,6 +98,8 @@ pub(crate) struct Nccl {
     failed: OnceLock<String>,
     /// Whether a call that waits has told so.
     told: AtomicBool,
+    /// Whether it is being ended.
+    aborted: AtomicBool,
 }
 
 /// Makes the communicator of a rank. `scratch` is 8 bytes of the device. A thread that is left behind may go on using them:
@@ -156,7 +158,8 @@ impl Nccl {
         drop(entered);
         let (handle, failed, told) =
             (Mutex::new(Some(Handle(handle))), OnceLock::new(), AtomicBool::new(false));
-        Ok(Nccl { api, shared, rank, handle, failed, told })
+        let aborted = AtomicBool::new(false);
+        Ok(Nccl { api, shared, rank, handle, failed, told, aborted })
     }
 
     /// Runs a first collective to its end: NCCL makes its connections then, which must not happen in a capture.
@@ -257,7 +260,9 @@ impl Nccl {
     /// waits until no graph uses the communicator. A call in progress may also wait for other ranks in NCCL; if it never
     /// returns, only the end of the process helps.
     pub(crate) fn abort(self: &Arc<Nccl>, reason: &str) {
-        if self.failed.set(reason.to_owned()).is_err() {
+        // After a collective that was refused, the reason stays that one; others may still be in flight.
+        let _ = self.failed.set(reason.to_owned());
+        if self.aborted.swap(true, Ordering::Relaxed) {
             return;
         }
         let nccl = self.clone();
