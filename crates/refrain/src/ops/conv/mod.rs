@@ -57,7 +57,10 @@ fn check_groups(
         return Err(Error::invalid(op, message));
     }
     if channels != expected {
-        let hint = format!("with {groups} groups, this weight is for {expected} channels");
+        let hint = match groups {
+            1 => format!("this weight is for {expected} channels"),
+            _ => format!("with {groups} groups, this weight is for {expected} channels"),
+        };
         return Err(Error::shapes(op, x.shape(), weight.shape(), hint));
     }
     Ok(())

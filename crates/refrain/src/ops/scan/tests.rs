@@ -162,10 +162,11 @@ fn nothing_and_one_element_are_taken_and_a_wrong_axis_is_named() {
     }
 }
 
-/// In every register size: steps of doubled distances in blocks of 16, on top of what was before.
+/// In every register size: blocks of 16 on top of what was before. In a block, sums are made in steps of doubled distances, and
+/// products one after the other.
 #[test]
 fn on_the_cpu_lines_have_one_order() {
-    fn scanned(x: &[f32], sum: bool) -> Vec<f32> {
+    fn scanned(x: &[f64], sum: bool) -> Vec<f64> {
         let both = |a: f64, b: f64| if sum { f64::from(a as f32 + b as f32) } else { a * b };
         let none = if sum { 0.0 } else { 1.0 };
         let (mut groups, mut own, mut y) = (none, none, Vec::new());
@@ -174,22 +175,28 @@ fn on_the_cpu_lines_have_one_order() {
                 (groups, own) = (both(groups, own), none);
             }
             let mut v = vec![none; 16];
-            v.iter_mut().zip(block).for_each(|(v, &x)| *v = x.into());
-            for distance in [1, 2, 4, 8] {
-                let from = v.clone();
-                (distance..16).for_each(|l| v[l] = both(from[l - distance], from[l]));
+            v[..block.len()].copy_from_slice(block);
+            if sum {
+                for distance in [1, 2, 4, 8] {
+                    let from = v.clone();
+                    (distance..16).for_each(|l| v[l] = both(from[l - distance], from[l]));
+                }
+            } else {
+                (1..16).for_each(|l| v[l] = both(v[l - 1], v[l]));
             }
-            y.extend(v.iter().take(block.len()).map(|&v| both(groups, both(own, v)) as f32));
+            y.extend(v.iter().take(block.len()).map(|&v| both(groups, both(own, v))));
             own = both(own, v[15]);
         }
         y
     }
     for n in [1, 15, 16, 17, 255, 256, 257, 1023, 1024, 1025, 2600] {
-        let x: Vec<f32> = numbers(2 * n).iter().map(|&v| 1.0 + v as f32 * 0.01).collect();
-        let t = Tensor::from_slice(&x, [2, n], &crate::Device::cpu()).unwrap();
-        for (sum, y) in [(true, t.cumsum(1).unwrap()), (false, t.cumprod(1).unwrap())] {
-            let expected: Vec<f32> = x.chunks(n).flat_map(|row| scanned(row, sum)).collect();
-            assert_eq!(y.to_vec::<f32>().unwrap(), expected, "{n} elements, sum {sum}");
+        let x = numbers(2 * n).iter().map(|v| 1.0 + v * 0.01).collect::<Vec<f64>>();
+        let exact = Tensor::from_slice(&x, [2, n], &crate::Device::cpu()).unwrap();
+        let rounded = exact.to_dtype(DType::F32).unwrap();
+        // Products are computed in f64 in any case.
+        for (sum, x, y) in [(true, &rounded, rounded.cumsum(1)), (false, &exact, exact.cumprod(1))] {
+            let expected: Vec<f64> = values(x).chunks(n).flat_map(|row| scanned(row, sum)).collect();
+            assert_eq!(values(&y.unwrap()), expected, "{n} elements, sum {sum}");
         }
     }
 }
