@@ -152,21 +152,27 @@ fn an_interrupted_run_goes_on_bit_for_bit() {
 #[test]
 fn the_caller_hears_of_steps_as_often_as_it_wants() {
     for eager in [false, true] {
-        let heard = |pace: Pace| {
+        // In each of two epochs.
+        let heard = |paces: [Pace; 2]| {
             let trainer = trainer();
             let mut trainer = if eager { trainer.eager() } else { trainer };
-            let mut heard = Vec::new();
-            let on_steps = |t: &Trainer<Forecasting>| {
-                heard.push(t.steps_in_epoch());
-                assert!(t.mean_loss().unwrap().is_finite());
-                ControlFlow::Continue(())
-            };
-            trainer.epoch(pace, on_steps).unwrap();
-            heard
+            paces.map(|pace| {
+                let mut heard = Vec::new();
+                let on_steps = |t: &Trainer<Forecasting>| {
+                    heard.push(t.steps_in_epoch());
+                    assert!(t.mean_loss().unwrap().is_finite());
+                    ControlFlow::Continue(())
+                };
+                trainer.epoch(pace, on_steps).unwrap();
+                heard
+            })
         };
-        assert_eq!(heard(Duration::ZERO.into()), [1, 2, 3, 4]);
-        assert_eq!(heard(LONG.into()), [1, 3, 4]);
-        assert_eq!(heard(Pace { interval: LONG, stop_every: Some(2) }), [1, 2, 3, 4]);
+        let (all, few) = (vec![1, 2, 3, 4], Pace { interval: LONG, stop_every: Some(2) });
+        assert_eq!(heard([Duration::ZERO.into(); 2]), [all.clone(), all.clone()]);
+        // The first steps show how many fit, and the next epoch knows that. Another interval begins anew.
+        assert_eq!(heard([LONG.into(); 2]), [vec![1, 3, 4], vec![3, 4]]);
+        assert_eq!(heard([LONG.into(), Duration::ZERO.into()]), [vec![1, 3, 4], all.clone()]);
+        assert_eq!(heard([few; 2]), [all, vec![2, 3, 4]]);
     }
 }
 
