@@ -359,3 +359,28 @@ const COS: [f64; 4] = [
     2.480_059_998_353_171e-5,
     -2.730_090_816_799_653_7e-7,
 ];
+
+/// The sine of a number of 16 bits plus `more` quarters of a turn, for `|x| <= 2^16`, in the arithmetic of f32: nearly always the one
+/// that is nearest in 16 bits.
+#[inline(always)]
+pub(crate) fn quarter_wave_of_half(x: f32, more: u32) -> f32 {
+    let t = x.mul_add(std::f32::consts::FRAC_2_PI, ROUND);
+    let n = t - ROUND;
+    // The first product has the last place of a number below 1, and so has `x`, unless `n` is 0: nothing is rounded.
+    let r = n.mul_add(-HALF_PI[0], x);
+    let r = n.mul_add(-HALF_PI[2], n.mul_add(-HALF_PI[1], r));
+    let z = r * r;
+    // One product, so that the sign of zero stays.
+    let sine = r * z.mul_add(polynomial(z, HALF_SIN), 1.0);
+    let cosine = (z * z).mul_add(polynomial(z, HALF_COS), z.mul_add(-0.5, 1.0));
+    let quarter = t.to_bits().wrapping_add(more);
+    let size = if quarter & 1 == 0 { sine } else { cosine };
+    f32::from_bits(size.to_bits() ^ (quarter & 2) << 30)
+}
+
+/// pi / 2 in three parts. All are positive, so that 0 times each is subtracted without a change of the sign of zero.
+const HALF_PI: [f32; 3] = [1.570_796_3, 7.549_789_4e-8, 5.390_303e-15];
+/// [`SIN`] for f32.
+const HALF_SIN: [f32; 3] = [-0.166_666_55, 0.008_332_177, -0.000_195_171_38];
+/// [`COS`] for f32.
+const HALF_COS: [f32; 3] = [0.041_666_646, -0.001_388_736_7, 2.443_827_2e-5];
