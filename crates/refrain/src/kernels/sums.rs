@@ -5,15 +5,18 @@
 
 use std::slice::ChunksExact;
 
+use bytemuck::Pod;
+use half::bf16;
 #[cfg(target_arch = "x86_64")]
 use half::f16;
 use pulp::{Simd, WithSimd};
 
-use crate::device::cpu::numeric::{Real, Stored, convert};
-use crate::device::cpu::scratch::{Scratch, with_scratch};
-use crate::device::cpu::simd::{arch, simd};
+use crate::device::cpu::narrow::bf16_to_f32;
 #[cfg(target_arch = "x86_64")]
-use crate::device::cpu::{narrow::f16_loops, numeric::Number};
+use crate::device::cpu::narrow::{Converts, F16Loops, HalfLoops, f16_loops, with_f16_loops};
+use crate::device::cpu::numeric::{Number, Real, Stored, convert};
+use crate::device::cpu::scratch::{Scratch, with_scratch};
+use crate::device::cpu::simd::{Vectors, arch, simd};
 use crate::kernels::rows::LANES;
 
 /// Numbers that are added in lanes, at most.
@@ -26,8 +29,7 @@ pub(crate) fn four_rows<T: Stored, R: Real>(x: [&[T]; 4]) -> [R; 4] {
     if let [Some(a), Some(b), Some(c), Some(d)] = x.map(R::same) {
         return arch().dispatch(FourRows([a, b, c, d]));
     }
-    #[cfg(target_arch = "x86_64")]
-    if let Some(sums) = halves::four_rows(x) {
+    if let Some(sums) = four_rows_of_halves(x) {
         return sums.map(R::from_f32);
     }
     let n = x[0].len();
@@ -87,10 +89,20 @@ pub(crate) fn in_halves<R: Real>(mut lanes: [[R; LANES]; 4]) -> [R; 4] {
 
 /// The sums of `sums.len()` columns of `rows` rows, at most [`RUN`]. The rows begin `step` numbers apart.
 pub(crate) fn columns<T: Stored, R: Real>(x: &[T], step: usize, rows: usize, sums: &mut [R]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(x) = f16::same(x)
+        && let Some(loops) = f16_loops()
+    {
+        return with_f16_loops!(loops, loops => columns_by(loops, x, step, rows, sums));
+    }
+    columns_by(Each, x, step, rows, sums);
+}
+
+fn columns_by<T: Stored, R: Real>(adds: impl Adds<T, R>, x: &[T], step: usize, rows: usize, sums: &mut [R]) {
     let (width, used) = (sums.len(), rows.min(LANES));
     let row = |r: usize| &x[r * step..][..width];
     let mut lanes = Scratch::filled(used * width, R::ZERO);
-    simd(
+    adds.run(
         #[inline(always)]
         || {
             for start in (0..rows).step_by(WINDOW) {
@@ -98,10 +110,11 @@ pub(crate) fn columns<T: Stored, R: Real>(x: &[T], step: usize, rows: usize, sum
                     let first = start + lane;
                     if first + 3 * LANES < rows {
                         // The sums are loaded and stored once.
-                        add_four(sums, [first, first + LANES, first + 2 * LANES, first + 3 * LANES].map(row));
+                        let rows = [first, first + LANES, first + 2 * LANES, first + 3 * LANES].map(row);
+                        adds.add_four(sums, rows);
                     } else {
                         for r in (first..rows).step_by(LANES) {
-                            add_one(sums, row(r));
+                            adds.add_one(sums, row(r));
                         }
                     }
                 }
@@ -119,90 +132,121 @@ pub(crate) fn columns<T: Stored, R: Real>(x: &[T], step: usize, rows: usize, sum
     sums.copy_from_slice(&lanes[..width]);
 }
 
-/// Adds four rows, one after the other.
-#[inline(always)]
-fn add_four<T: Stored, R: Real>(sums: &mut [R], x: [&[T]; 4]) {
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(loops), Some(_)) = (f16_loops(), f16::same(x[0])) {
-        return loops.add(sums, x.map(|x| f16::same(x).unwrap_or_default()));
-    }
-    let [a, b, c, d] = x;
-    for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-        *sum = *sum + a.to() + b.to() + c.to() + d.to();
-    }
+/// Adds rows to sums, one after the other.
+trait Adds<T, R>: Copy {
+    /// Runs a closure that adds, compiled for the instructions of the machine.
+    fn run(self, f: impl FnOnce());
+    fn add_four(self, sums: &mut [R], rows: [&[T]; 4]);
+    fn add_one(self, sums: &mut [R], row: &[T]);
 }
 
-#[inline(always)]
-fn add_one<T: Stored, R: Real>(sums: &mut [R], x: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(loops), Some(x)) = (f16_loops(), f16::same(x)) {
-        return loops.add(sums, [x]);
-    }
-    sums.iter_mut().zip(x).for_each(|(sum, v)| *sum += v.to());
-}
+/// By conversions of each number.
+#[derive(Clone, Copy)]
+struct Each;
 
-/// Rows of f16 and bf16 by AVX-512, converted in registers.
-#[cfg(target_arch = "x86_64")]
-mod halves {
-    use std::arch::x86_64::__m512;
-
-    use bytemuck::{Pod, cast};
-    use half::{bf16, f16};
-    use pulp::Arch;
-    use pulp::x86::V4;
-
-    use super::{LANES, in_halves};
-    use crate::device::cpu::numeric::{Number, Stored};
-    use crate::device::cpu::simd::arch;
-
-    /// `None` for other types, and on a machine without AVX-512.
-    pub(super) fn four_rows<T: Stored>(x: [&[T]; 4]) -> Option<[f32; 4]> {
-        let Arch::V4(v4) = arch() else {
-            return None;
-        };
-        if let [Some(a), Some(b), Some(c), Some(d)] = x.map(f16::same) {
-            let sums = converted(
-                v4,
-                [a, b, c, d],
-                #[inline(always)]
-                |x: [f16; LANES]| v4.avx512f._mm512_cvtph_ps(cast(x)),
-            );
-            return Some(sums);
-        }
-        if let [Some(a), Some(b), Some(c), Some(d)] = x.map(bf16::same) {
-            let sums = converted(
-                v4,
-                [a, b, c, d],
-                #[inline(always)]
-                |x: [bf16; LANES]| {
-                    cast(v4.avx512f._mm512_slli_epi32::<16>(v4.avx512f._mm512_cvtepu16_epi32(cast(x))))
-                },
-            );
-            return Some(sums);
-        }
-        None
+impl<T: Stored, R: Real> Adds<T, R> for Each {
+    #[inline(always)]
+    fn run(self, f: impl FnOnce()) {
+        simd(f);
     }
 
     #[inline(always)]
-    fn converted<H: Pod>(v4: V4, x: [&[H]; 4], widen: impl Fn([H; LANES]) -> __m512) -> [f32; 4] {
-        v4.vectorize(
+    fn add_four(self, sums: &mut [R], [a, b, c, d]: [&[T]; 4]) {
+        for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *sum = *sum + a.to() + b.to() + c.to() + d.to();
+        }
+    }
+
+    #[inline(always)]
+    fn add_one(self, sums: &mut [R], row: &[T]) {
+        sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v.to());
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<R: Real, C: Converts> Adds<f16, R> for F16Loops<C> {
+    #[inline(always)]
+    fn run(self, f: impl FnOnce()) {
+        HalfLoops::run(self, f);
+    }
+
+    #[inline(always)]
+    fn add_four(self, sums: &mut [R], rows: [&[f16]; 4]) {
+        self.add(sums, rows);
+    }
+
+    #[inline(always)]
+    fn add_one(self, sums: &mut [R], row: &[f16]) {
+        self.add(sums, [row]);
+    }
+}
+
+/// The sums of four rows of f16 or bf16, converted in registers. `None` for other types, and on a machine without instructions for
+/// f16.
+fn four_rows_of_halves<T: Stored>(x: [&[T]; 4]) -> Option<[f32; 4]> {
+    #[cfg(target_arch = "x86_64")]
+    if let [Some(a), Some(b), Some(c), Some(d)] = x.map(f16::same) {
+        return f16_loops().map(|loops| {
+            with_f16_loops!(loops, loops => HalfLoops::run(loops,
+                #[inline(always)]
+                || converted(
+                    loops.simd(),
+                    [a, b, c, d],
+                    #[inline(always)]
+                    |x| loops.widen(x),
+                ),
+            ))
+        });
+    }
+    match x.map(bf16::same) {
+        [Some(a), Some(b), Some(c), Some(d)] => Some(arch().dispatch(FourRowsOfBf16([a, b, c, d]))),
+        _ => None,
+    }
+}
+
+struct FourRowsOfBf16<'a>([&'a [bf16]; 4]);
+
+impl WithSimd for FourRowsOfBf16<'_> {
+    type Output = [f32; 4];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> [f32; 4] {
+        converted(
+            simd,
+            self.0,
             #[inline(always)]
-            || {
-                let mut sums = [cast::<_, __m512>([0.0f32; LANES]); 4];
-                for (sum, x) in sums.iter_mut().zip(x) {
-                    let (whole, rest) = x.as_chunks::<LANES>();
-                    for &x in whole {
-                        *sum = v4.avx512f._mm512_add_ps(*sum, widen(x));
-                    }
-                    // Zeros change nothing.
-                    let mut last = [H::zeroed(); LANES];
-                    last[..rest.len()].copy_from_slice(rest);
-                    *sum = v4.avx512f._mm512_add_ps(*sum, widen(last));
+            |x: [bf16; LANES]| {
+                let mut wide = [0.0; LANES];
+                for l in 0..LANES {
+                    wide[l] = bf16_to_f32(x[l]);
                 }
-                in_halves(cast::<_, [[f32; LANES]; 4]>(sums))
+                wide
             },
         )
     }
+}
+
+#[inline(always)]
+fn converted<S: Simd, H: Pod>(simd: S, x: [&[H]; 4], widen: impl Fn([H; LANES]) -> [f32; LANES]) -> [f32; 4] {
+    let count = LANES / f32::lanes::<S>();
+    let mut lanes = [[0.0; LANES]; 4];
+    for (lanes, x) in lanes.iter_mut().zip(x) {
+        let mut sums = [f32::splat(simd, 0.0); LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for &x in whole {
+            let wide = widen(x);
+            let wide = f32::as_vectors::<S>(&wide).0;
+            for k in 0..count {
+                sums[k] = f32::add_vectors(simd, sums[k], wide[k]);
+            }
+        }
+        lanes.copy_from_slice(bytemuck::cast_slice(&sums[..count]));
+        // Zeros change nothing.
+        let mut last = [H::zeroed(); LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        lanes.iter_mut().zip(widen(last)).for_each(|(lane, v)| *lane += v);
+    }
+    in_halves(lanes)
 }
 
 /// Adds up the sums of runs, `[runs, results]`. The results are the first ones.

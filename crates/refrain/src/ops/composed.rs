@@ -113,11 +113,18 @@ impl Tensor {
     ///
     /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.
     pub fn any(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        // The largest byte, of which there is none among no elements.
+        if self.dtype() == DType::U8 && self.numel() > 0 {
+            return self.max(axes)?.ne_scalar(0.0);
+        }
         self.ne_scalar(0.0)?.sum(axes)?.gt_scalar(0.0)
     }
 
     /// [`Tensor::any`] that keeps the reduced axes as sizes of 1.
     pub fn any_keepdim(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        if self.dtype() == DType::U8 && self.numel() > 0 {
+            return self.max_keepdim(axes)?.ne_scalar(0.0);
+        }
         self.ne_scalar(0.0)?.sum_keepdim(axes)?.gt_scalar(0.0)
     }
 

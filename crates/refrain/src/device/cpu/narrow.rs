@@ -4,8 +4,13 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
-use pulp::Arch;
+use pulp::{
+    Arch, Simd,
+    x86::{V3, V4},
+};
 
+#[cfg(target_arch = "x86_64")]
+use super::f16c::F16c;
 use super::numeric::Number;
 #[cfg(target_arch = "x86_64")]
 use super::simd::arch;
@@ -16,7 +21,7 @@ const SIGN: u32 = 0x8000_0000;
 
 /// A NaN keeps its bits.
 #[inline(always)]
-pub(super) fn bf16_to_f32(v: bf16) -> f32 {
+pub(crate) fn bf16_to_f32(v: bf16) -> f32 {
     f32::from_bits(u32::from(v.to_bits()) << 16)
 }
 
@@ -61,37 +66,77 @@ pub(super) fn f16_from_f32(v: f32) -> f16 {
     f16::from_bits((all | bits >> 16 & 0x8000) as u16)
 }
 
+/// Numbers of 64 bits that are looked at before they are converted.
+const BLOCK: usize = 256;
+
 /// Rounds numbers of 64 bits to nearest, ties to even. Both slices have the same length.
 pub(super) fn bf16s_from_f64(from: &[f64], to: &mut [bf16]) {
-    /// Numbers that are looked at before they are converted.
-    const BLOCK: usize = 256;
-    /// The bits of an f64 that an f32 does not have.
-    const BEYOND: u64 = (1 << 29) - 1;
-    // Rounded to odd by its bits, a number within the range of normal f32 becomes an f32 exactly.
-    let odd = |v: f64| {
-        let bits = v.to_bits();
-        f64::from_bits((bits & !BEYOND) | (((bits & BEYOND) + BEYOND) & (BEYOND + 1))) as f32
+    // The least magnitude of a bf16 with all digits.
+    let smallest = f64::from(f32::MIN_POSITIVE);
+    // A number that is a bf16, or more than all of them.
+    let upper = |v: f64| bf16::from_bits(((v as f32).to_bits() >> 16) as u16);
+    let special = |v: f64| {
+        // 1.5 times the number whose last place is that of the smallest bf16, 2^-133.
+        let round = f64::from_bits((1023 + 52 - 133) << 52 | 1 << 51);
+        let subnormal = ((v.abs() + round) - round).copysign(v);
+        let number = if v.abs() < smallest { subnormal } else { seven_digits(v) };
+        if v.is_nan() { v } else { number }
     };
-    // A 0 is the largest of these.
-    let magnitude = |v: f64| v.abs().to_bits().wrapping_sub(1);
-    let smallest = magnitude(f64::from(f32::MIN_POSITIVE));
     simd(
         #[inline(always)]
         || {
             for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-                if from.iter().fold(u64::MAX, |least, &v| least.min(magnitude(v))) < smallest {
-                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = bf16_from_f32(v.to_odd_f32()));
+                // As a mask, which comparisons make.
+                let is_special = |v: f64| if v.abs() >= smallest { 0 } else { u64::MAX };
+                if from.iter().fold(0, |any, &v| any | is_special(v)) == 0 {
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = upper(seven_digits(v)));
                 } else {
-                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = bf16_from_f32(odd(v)));
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = upper(special(v)));
                 }
             }
         },
     );
 }
 
+/// Rounds integers to nearest, ties to even. Both slices have the same length.
+pub(super) fn bf16s_from_i64(from: &[i64], to: &mut [bf16]) {
+    const TWO_TO_51: i64 = 1 << 51;
+    // Added to the bits of this, an integer of up to 51 bits is added to the number.
+    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+    simd(
+        #[inline(always)]
+        || {
+            for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
+                let beyond = |v: i64| v.wrapping_add(TWO_TO_51) as u64 >> 52;
+                if from.iter().fold(0, |any, &v| any | beyond(v)) == 0 {
+                    for (to, &v) in to.iter_mut().zip(from) {
+                        let v = f64::from_bits(ROUND.to_bits().wrapping_add(v as u64)) - ROUND;
+                        *to = bf16::from_bits(((seven_digits(v) as f32).to_bits() >> 16) as u16);
+                    }
+                } else {
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = bf16_from_f32(v.to_odd_f32()));
+                }
+            }
+        },
+    );
+}
+
+/// Rounds the bits of a number to the digits of bf16, 7 after the first, to nearest, ties to even.
+#[inline(always)]
+fn seven_digits(v: f64) -> f64 {
+    /// The bits that are rounded away.
+    const AWAY: u32 = 52 - 7;
+    let bits = v.to_bits();
+    let up = (1 << (AWAY - 1)) - 1 + (bits >> AWAY & 1);
+    // A carry reaches the exponent.
+    f64::from_bits(bits.wrapping_add(up) & !((1 << AWAY) - 1))
+}
+
 /// Loops over numbers of 16 bits that are computed in f32, and converted in registers.
 pub(crate) trait HalfLoops: Copy + Send + Sync {
     type Half: Pod;
+    /// The bits of 2^16, or of infinity, if that is beyond all numbers.
+    const TWO_TO_16: u16;
 
     /// Runs a closure with loops, compiled for the instructions of the machine.
     fn run<O>(self, f: impl FnOnce() -> O) -> O;
@@ -107,6 +152,8 @@ pub(crate) trait HalfLoops: Copy + Send + Sync {
     );
     /// The number in the arithmetic type.
     fn wide<N: Number>(v: Self::Half) -> N;
+    /// The nearest number of 16 bits.
+    fn nearest(v: f32) -> Self::Half;
 }
 
 /// [`HalfLoops`] of bf16, which the compiler turns into SIMD code.
@@ -115,6 +162,7 @@ pub(crate) struct Bf16Loops;
 
 impl HalfLoops for Bf16Loops {
     type Half = bf16;
+    const TWO_TO_16: u16 = 0x4780;
 
     #[inline(always)]
     fn run<O>(self, f: impl FnOnce() -> O) -> O {
@@ -139,37 +187,153 @@ impl HalfLoops for Bf16Loops {
     fn wide<N: Number>(v: bf16) -> N {
         N::from_f32(bf16_to_f32(v))
     }
+
+    fn nearest(v: f32) -> bf16 {
+        bf16_from_f32(v)
+    }
 }
 
-/// [`HalfLoops`] of f16, by the instructions of AVX-512 that convert it.
+/// [`HalfLoops`] of f16, by instructions that convert it.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-pub(crate) struct F16Loops(pulp::x86::V4);
+pub(crate) struct F16Loops<C>(C);
+
+/// The loops of the machine.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) enum F16 {
+    Avx512(F16Loops<V4>),
+    F16c(F16Loops<F16c>),
+}
 
 /// `None` on a machine without instructions for f16.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn f16_loops() -> Option<F16Loops> {
+pub(crate) fn f16_loops() -> Option<F16> {
     match arch() {
-        Arch::V4(v4) => Some(F16Loops(v4)),
+        Arch::V4(v4) => Some(F16::Avx512(F16Loops(v4))),
+        Arch::V3(v3) => F16c::get(v3).map(|f16c| F16::F16c(F16Loops(f16c))),
         _ => None,
     }
 }
 
-/// Numbers in a register.
+/// Runs an expression with `$loops` as the [`F16Loops`] of the machine.
 #[cfg(target_arch = "x86_64")]
-const WIDE: usize = 16;
+macro_rules! with_f16_loops {
+    ($f16:expr, $loops:ident => $body:expr) => {
+        match $f16 {
+            $crate::device::cpu::narrow::F16::Avx512($loops) => $body,
+            $crate::device::cpu::narrow::F16::F16c($loops) => $body,
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_f16_loops;
+
+/// Numbers that are converted at a time.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const WIDE: usize = 16;
+
+/// Instructions that convert f16.
+#[cfg(target_arch = "x86_64")]
+pub(crate) trait Converts: Copy + Send + Sync {
+    type Simd: Simd;
+    /// The registers of sums.
+    fn simd(self) -> Self::Simd;
+    fn vectorize<O>(self, f: impl FnOnce() -> O) -> O;
+    fn widen(self, x: [f16; WIDE]) -> [f32; WIDE];
+    /// To nearest, ties to even.
+    fn round(self, x: [f32; WIDE]) -> [f16; WIDE];
+}
 
 #[cfg(target_arch = "x86_64")]
-impl F16Loops {
-    #[inline(always)]
-    fn widen(self, x: [f16; WIDE]) -> [f32; WIDE] {
-        bytemuck::cast(self.0.avx512f._mm512_cvtph_ps(bytemuck::cast(x)))
+impl Converts for V4 {
+    type Simd = V4;
+
+    fn simd(self) -> V4 {
+        self
     }
 
-    /// To nearest, ties to even.
+    #[inline(always)]
+    fn vectorize<O>(self, f: impl FnOnce() -> O) -> O {
+        V4::vectorize(self, f)
+    }
+
+    #[inline(always)]
+    fn widen(self, x: [f16; WIDE]) -> [f32; WIDE] {
+        bytemuck::cast(self.avx512f._mm512_cvtph_ps(bytemuck::cast(x)))
+    }
+
     #[inline(always)]
     fn round(self, x: [f32; WIDE]) -> [f16; WIDE] {
-        bytemuck::cast(self.0.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(x)))
+        bytemuck::cast(self.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(x)))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Converts for F16c {
+    type Simd = V3;
+
+    fn simd(self) -> V3 {
+        self.v3()
+    }
+
+    #[inline(always)]
+    fn vectorize<O>(self, f: impl FnOnce() -> O) -> O {
+        self.run(f)
+    }
+
+    #[inline(always)]
+    fn widen(self, x: [f16; WIDE]) -> [f32; WIDE] {
+        let [low, high]: [[f16; WIDE / 2]; 2] = bytemuck::cast(x);
+        bytemuck::cast([F16c::widen(self, low), F16c::widen(self, high)])
+    }
+
+    #[inline(always)]
+    fn round(self, x: [f32; WIDE]) -> [f16; WIDE] {
+        let [low, high]: [[f32; WIDE / 2]; 2] = bytemuck::cast(x);
+        bytemuck::cast([F16c::round(self, low), F16c::round(self, high)])
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<C: Converts> F16Loops<C> {
+    /// The registers of [`run`](HalfLoops::run).
+    pub(crate) fn simd(self) -> C::Simd {
+        self.0.simd()
+    }
+
+    #[inline(always)]
+    pub(crate) fn widen(self, x: [f16; WIDE]) -> [f32; WIDE] {
+        self.0.widen(x)
+    }
+
+    /// `f` of some numbers. A function of its own, because a closure as long as `f` would be called.
+    #[inline(always)]
+    fn both<N: Number>(self, a: [f16; WIDE], b: [f16; WIDE], f: impl Fn(N, N) -> N) -> [f16; WIDE] {
+        let (a, b) = (self.0.widen(a), self.0.widen(b));
+        let mut y = [0.0; WIDE];
+        for l in 0..WIDE {
+            y[l] = f(N::from_f32(a[l]), N::from_f32(b[l])).to_f32();
+        }
+        self.0.round(y)
+    }
+
+    fn widen_all(self, from: &[f16], to: &mut [f32]) {
+        let ((chunks, last), (to, to_last)) = (from.as_chunks(), to.as_chunks_mut());
+        self.run(
+            #[inline(always)]
+            || to.iter_mut().zip(chunks).for_each(|(to, &from)| *to = self.0.widen(from)),
+        );
+        to_last.iter_mut().zip(last).for_each(|(to, &from)| *to = f16_to_f32(from));
+    }
+
+    fn round_all(self, from: &[f32], to: &mut [f16]) {
+        let ((chunks, last), (to, to_last)) = (from.as_chunks(), to.as_chunks_mut());
+        self.run(
+            #[inline(always)]
+            || to.iter_mut().zip(chunks).for_each(|(to, &from)| *to = self.0.round(from)),
+        );
+        to_last.iter_mut().zip(last).for_each(|(to, &from)| *to = f16_from_f32(from));
     }
 
     /// Adds rows, one after the other, as long as the sums.
@@ -179,7 +343,7 @@ impl F16Loops {
         let rows = rows.map(|row| row.as_chunks::<WIDE>());
         for (i, sums) in sums.iter_mut().enumerate() {
             for k in 0..K {
-                let row = self.widen(rows[k].0[i]);
+                let row = self.0.widen(rows[k].0[i]);
                 for l in 0..WIDE {
                     sums[l] = sums[l].plus(R::from_f32(row[l]));
                 }
@@ -194,8 +358,9 @@ impl F16Loops {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl HalfLoops for F16Loops {
+impl<C: Converts> HalfLoops for F16Loops<C> {
     type Half = f16;
+    const TWO_TO_16: u16 = 0x7c00;
 
     #[inline(always)]
     fn run<O>(self, f: impl FnOnce() -> O) -> O {
@@ -204,49 +369,53 @@ impl HalfLoops for F16Loops {
 
     #[inline(always)]
     fn map<N: Number>(self, x: &[f16], y: &mut [f16], f: impl Fn(N) -> N) {
-        self.map_both(x, x, y, |x, _| f(x));
+        self.map_both(
+            x,
+            x,
+            y,
+            #[inline(always)]
+            |x, _| f(x),
+        );
     }
 
     #[inline(always)]
     fn map_both<N: Number>(self, a: &[f16], b: &[f16], y: &mut [f16], f: impl Fn(N, N) -> N) {
-        let register = |a: [f16; WIDE], b: [f16; WIDE]| {
-            let (a, b) = (self.widen(a), self.widen(b));
-            let mut y = [0.0; WIDE];
-            for l in 0..WIDE {
-                y[l] = f(N::from_f32(a[l]), N::from_f32(b[l])).to_f32();
-            }
-            self.round(y)
-        };
         let ((a, a_rest), (b, b_rest), (y, y_rest)) =
             (a.as_chunks::<WIDE>(), b.as_chunks::<WIDE>(), y.as_chunks_mut::<WIDE>());
         for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
-            *y = register(a, b);
+            *y = self.both(
+                a,
+                b,
+                #[inline(always)]
+                |a, b| f(a, b),
+            );
         }
         let padded = |rest: &[f16]| {
             let mut x = [f16::ZERO; WIDE];
             x[..rest.len()].copy_from_slice(rest);
             x
         };
-        y_rest.copy_from_slice(&register(padded(a_rest), padded(b_rest))[..y_rest.len()]);
+        if !y_rest.is_empty() {
+            y_rest.copy_from_slice(&self.both(padded(a_rest), padded(b_rest), f)[..y_rest.len()]);
+        }
     }
 
     #[inline(always)]
     fn wide<N: Number>(v: f16) -> N {
         N::from_f32(f16_to_f32(v))
     }
+
+    fn nearest(v: f32) -> f16 {
+        f16_from_f32(v)
+    }
 }
 
-/// Converts each element by the instruction of AVX-512. False, and nothing is done, on a machine without it. Both slices have the
+/// Converts each element by instructions for f16. False, and nothing is done, on a machine without them. Both slices have the
 /// same length.
 pub(super) fn f16s_to_f32(from: &[f16], to: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let Some(loops) = f16_loops() {
-        let ((chunks, last), (to, to_last)) = (from.as_chunks(), to.as_chunks_mut());
-        loops.run(
-            #[inline(always)]
-            || to.iter_mut().zip(chunks).for_each(|(to, &from)| *to = loops.widen(from)),
-        );
-        to_last.iter_mut().zip(last).for_each(|(to, &from)| *to = f16_to_f32(from));
+        with_f16_loops!(loops, loops => loops.widen_all(from, to));
         return true;
     }
     let _ = (from, to);
@@ -257,12 +426,7 @@ pub(super) fn f16s_to_f32(from: &[f16], to: &mut [f32]) -> bool {
 pub(super) fn f16s_from_f32(from: &[f32], to: &mut [f16]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let Some(loops) = f16_loops() {
-        let ((chunks, last), (to, to_last)) = (from.as_chunks(), to.as_chunks_mut());
-        loops.run(
-            #[inline(always)]
-            || to.iter_mut().zip(chunks).for_each(|(to, &from)| *to = loops.round(from)),
-        );
-        to_last.iter_mut().zip(last).for_each(|(to, &from)| *to = f16_from_f32(from));
+        with_f16_loops!(loops, loops => loops.round_all(from, to));
         return true;
     }
     let _ = (from, to);

@@ -114,6 +114,9 @@ pub(crate) fn store<T: Stored, N: Number>(from: &[N], to: &mut [T], accumulate: 
     if !accumulate && let (Some(from), Some(to)) = (f64::same(from), same_mut::<T, bf16>(to)) {
         return narrow::bf16s_from_f64(from, to);
     }
+    if !accumulate && let (Some(from), Some(to)) = (i64::same(from), same_mut::<T, bf16>(to)) {
+        return narrow::bf16s_from_i64(from, to);
+    }
     simd(
         #[inline(always)]
         || match accumulate {

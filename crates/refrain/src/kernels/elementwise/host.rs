@@ -17,10 +17,10 @@ use super::operands::{Data, Operands, Tiling};
 use super::runs::{Runs, RunsMut};
 use super::{LoopPlan, MAX_INPUTS, moves};
 use crate::device::HostArgs;
-#[cfg(target_arch = "x86_64")]
-use crate::device::cpu::narrow::f16_loops;
 use crate::device::cpu::narrow::{Bf16Loops, HalfLoops};
-use crate::device::cpu::numeric::{Number, Real, Stored, with_stored};
+#[cfg(target_arch = "x86_64")]
+use crate::device::cpu::narrow::{f16_loops, with_f16_loops};
+use crate::device::cpu::numeric::{Number, Real, Stored, store, with_stored};
 use crate::device::cpu::scratch::Scratch;
 use crate::error::{Error, Result};
 use crate::kernels::rows::{TASK, each_task};
@@ -145,7 +145,7 @@ pub(crate) fn float(args: &HostArgs<'_>, compute: DType, op: &impl FloatRows) ->
             && all_are(DType::F16, args)
             && let Some(loops) = f16_loops() =>
         {
-            f16::run(args, &|x, y| op.rows_of_halves(loops, x[0], y), None)
+            with_f16_loops!(loops, loops => f16::run(args, &|x, y| op.rows_of_halves(loops, x[0], y), None))
         }
         DType::F32 | DType::F16 | DType::BF16 => f32::run(args, &|x, y| op.rows(x, y), None),
         other => Err(Error::Unsupported { op: args.op(), dtype: other, device: "cpu".to_string() }),
@@ -178,7 +178,7 @@ pub(crate) fn number<O: NumberRows>(args: &HostArgs<'_>, compute: DType, op: &O)
             && all_are(DType::F16, args)
             && let Some(loops) = f16_loops() =>
         {
-            run_halves(args, loops, op)
+            with_f16_loops!(loops, loops => run_halves(args, loops, op))
         }
         DType::F32 | DType::F16 | DType::BF16 => run_in::<f32, O>(args, op),
         _ if all_bytes(args) => run_in::<u8, O>(args, op),
@@ -366,9 +366,22 @@ fn converted<T: Stored, N: Number>(args: &HostArgs<'_>) -> Result<()> {
     let Some(mut operands) = Operands::of(args)? else {
         return Ok(());
     };
+    let out: &mut [T] = args.write(0)?;
+    if operands.tiling == Tiling::Rows && operands.is_direct::<N>(0) {
+        let operands = &operands;
+        pieces(&operands.plan, out, |elements, base, memory| {
+            operands.tiles(elements, operands.most(false), |block| {
+                let (x, y) = (operands.runs::<N>(0, &block), &mut memory[block.offsets[0] - base..]);
+                for r in 0..block.rows {
+                    let y = &mut y[r * block.steps[0]..][..block.len];
+                    store(x.row(r, block.len), y, operands.accumulate);
+                }
+            });
+        });
+        return Ok(());
+    }
     operands.gather_rows();
     let operands = &operands;
-    let out: &mut [T] = args.write(0)?;
     let writes_direct = TypeId::of::<T>() == TypeId::of::<N>()
         && !operands.accumulate
         && !matches!(operands.data[0], Data::InPlace);

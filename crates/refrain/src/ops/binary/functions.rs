@@ -52,7 +52,7 @@ functions! {
     /// The larger of both, or NaN if one is NaN. Equal operands share the gradient; if one is NaN, both get all of
     /// it, as in PyTorch. For floats and integers.
     maximum, maximum_into, maximum_scalar, maximum_scalar_into => Maximum: Arithmetic {
-        value: (|a, b| if a > b || a.is_nan() { a } else { b }, "a > b || is_nan(a) ? a : b"),
+        value: (|a, b| if (a > b) | a.is_nan() { a } else { b }, "a > b || is_nan(a) ? a : b"),
         left: Other(|t| t.each(|a, b, d| slopes::share(a < b, a == b, d)), "share(a < b, a == b, d)"),
         right: Other(|t| t.each(|a, b, d| slopes::share(b < a, a == b, d)), "share(b < a, a == b, d)"),
     }
@@ -60,7 +60,7 @@ functions! {
     /// The smaller of both, or NaN if one is NaN. Equal operands share the gradient; if one is NaN, both get all of
     /// it, as in PyTorch. For floats and integers.
     minimum, minimum_into, minimum_scalar, minimum_scalar_into => Minimum: Arithmetic {
-        value: (|a, b| if a < b || a.is_nan() { a } else { b }, "a < b || is_nan(a) ? a : b"),
+        value: (|a, b| if (a < b) | a.is_nan() { a } else { b }, "a < b || is_nan(a) ? a : b"),
         left: Other(|t| t.each(|a, b, d| slopes::share(b < a, a == b, d)), "share(b < a, a == b, d)"),
         right: Other(|t| t.each(|a, b, d| slopes::share(a < b, a == b, d)), "share(a < b, a == b, d)"),
     }

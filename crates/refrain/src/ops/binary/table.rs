@@ -100,7 +100,15 @@ pub(super) fn of_both_halves<N: Number, L: HalfLoops>(
         || {
             y.each(
                 #[inline(always)]
-                |r, y| loops.map_both(a.row(r, y.len()), b.row(r, y.len()), y, &f),
+                |r, y| {
+                    loops.map_both(
+                        a.row(r, y.len()),
+                        b.row(r, y.len()),
+                        y,
+                        #[inline(always)]
+                        |a, b| f(a, b),
+                    )
+                },
             );
         },
     );

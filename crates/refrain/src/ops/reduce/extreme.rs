@@ -32,10 +32,27 @@ trait Keyed: Stored {
     /// NaN.
     fn extreme<const MAX: bool>(most: Self::Key, least: Self::Key) -> Self::Key;
     fn of_key(key: Self::Key) -> Self;
+    /// Whether numbers are compared faster than keys: of a NaN and of zeros, whose keys differ, nothing is known.
+    const FAST_NUMBERS: bool = false;
+    /// Whether this number is more extreme; not if one is a NaN.
+    #[inline(always)]
+    fn is_more<const MAX: bool>(self, _than: Self) -> bool {
+        false
+    }
+    /// All bits if it is a NaN, else none: a mask, as comparisons make it.
+    #[inline(always)]
+    fn nan_mask(self) -> u64 {
+        0
+    }
+    /// Whether it is no zero.
+    #[inline(always)]
+    fn is_unique(self) -> bool {
+        true
+    }
 }
 
 macro_rules! keyed_float {
-    ($t:ident, $bits:ident) => {
+    ($t:ident, $bits:ident $(, $fast:literal)?) => {
         impl Keyed for $t {
             type Key = $bits;
 
@@ -63,13 +80,33 @@ macro_rules! keyed_float {
                 let number = $t::from_bits((key ^ (key >> ($bits::BITS - 1) & $bits::MAX)) as _);
                 if number.is_nan() { $t::NAN } else { number }
             }
+
+            $(
+                // Not every machine compares integers of 64 bits fast.
+                const FAST_NUMBERS: bool = $fast;
+
+                #[inline(always)]
+                fn is_more<const MAX: bool>(self, than: $t) -> bool {
+                    if MAX { self > than } else { self < than }
+                }
+
+                #[inline(always)]
+                fn nan_mask(self) -> u64 {
+                    if self.is_nan() { u64::MAX } else { 0 }
+                }
+
+                #[inline(always)]
+                fn is_unique(self) -> bool {
+                    self.abs() > 0.0
+                }
+            )?
         }
     };
 }
 keyed_float!(f16, i16);
 keyed_float!(bf16, i16);
 keyed_float!(f32, i32);
-keyed_float!(f64, i64);
+keyed_float!(f64, i64, true);
 
 macro_rules! keyed_integer {
     ($($t:ident)*) => {$(
@@ -120,6 +157,62 @@ fn extreme_of<T: Keyed, const MAX: bool>(x: &[T]) -> T::Key {
     T::extreme::<MAX>(most, least)
 }
 
+#[inline(always)]
+fn row_extreme<T: Keyed, const MAX: bool>(x: &[T]) -> T::Key {
+    let found = if T::FAST_NUMBERS { extreme_number::<T, MAX>(x) } else { None };
+    found.unwrap_or_else(
+        #[inline(always)]
+        || extreme_of::<T, MAX>(x),
+    )
+}
+
+/// Numbers that are compared side by side.
+const SIDE_BY_SIDE: usize = 16;
+
+/// [`extreme_of`] by comparisons of numbers. `None` if that does not decide it.
+#[inline(always)]
+fn extreme_number<T: Keyed, const MAX: bool>(x: &[T]) -> Option<T::Key> {
+    let more = |a: T, b: T| if b.is_more::<MAX>(a) { b } else { a };
+    let mut most = [x[0]; SIDE_BY_SIDE];
+    let mut nans = [0; SIDE_BY_SIDE];
+    let (chunks, rest) = x.as_chunks::<SIDE_BY_SIDE>();
+    for chunk in chunks {
+        for l in 0..SIDE_BY_SIDE {
+            most[l] = more(most[l], chunk[l]);
+            nans[l] |= chunk[l].nan_mask();
+        }
+    }
+    let all = rest.iter().chain(&most[1..]).fold(most[0], |a, &b| more(a, b));
+    let nans = rest.iter().fold(nans.iter().fold(0, |all, nan| all | nan), |all, v| all | v.nan_mask());
+    (nans == 0 && all.is_unique()).then(|| all.key())
+}
+
+/// The extremes of columns by comparisons of numbers. False if that does not decide them.
+#[inline(always)]
+fn extreme_numbers<T: Keyed, const MAX: bool>(
+    x: &[T],
+    stride: usize,
+    rows: usize,
+    states: &mut [T::Key],
+) -> bool {
+    let more = |a: T, b: T| if b.is_more::<MAX>(a) { b } else { a };
+    let width = states.len();
+    let row = |r: usize| &x[r.min(rows - 1) * stride..][..width];
+    let mut most = [x[0]; SEGMENT];
+    let most = &mut most[..width];
+    most.copy_from_slice(row(0));
+    let mut nans = most.iter().fold(0, |all, v| all | v.nan_mask());
+    for r in (1..rows).step_by(ROWS) {
+        let (a, b, c, d) = (row(r), row(r + 1), row(r + 2), row(r + 3));
+        for ((((most, &a), &b), &c), &d) in most.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            nans |= a.nan_mask() | b.nan_mask() | c.nan_mask() | d.nan_mask();
+            *most = more(*most, more(more(a, b), more(c, d)));
+        }
+    }
+    states.iter_mut().zip(&*most).for_each(|(state, v)| *state = v.key());
+    nans == 0 && most.iter().fold(true, |all, v| all & v.is_unique())
+}
+
 /// Rows of a column that are compared at a time, so that what is known of the column is loaded and stored once.
 const ROWS: usize = 4;
 
@@ -150,7 +243,7 @@ impl<T: Keyed, const MAX: bool> Reducer<T, T::Key, 1> for Extreme<MAX> {
     fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> T::Key {
         simd(
             #[inline(always)]
-            || extreme_of::<T, MAX>(x),
+            || row_extreme::<T, MAX>(x),
         )
     }
 
@@ -158,8 +251,8 @@ impl<T: Keyed, const MAX: bool> Reducer<T, T::Key, 1> for Extreme<MAX> {
         simd(
             #[inline(always)]
             || {
-                let ab = [extreme_of::<T, MAX>(a), extreme_of::<T, MAX>(b)];
-                [ab[0], ab[1], extreme_of::<T, MAX>(c), extreme_of::<T, MAX>(d)]
+                let ab = [row_extreme::<T, MAX>(a), row_extreme::<T, MAX>(b)];
+                [ab[0], ab[1], row_extreme::<T, MAX>(c), row_extreme::<T, MAX>(d)]
             },
         )
     }
@@ -172,6 +265,9 @@ impl<T: Keyed, const MAX: bool> Reducer<T, T::Key, 1> for Extreme<MAX> {
         simd(
             #[inline(always)]
             || {
+                if T::FAST_NUMBERS && extreme_numbers::<T, MAX>(x, stride, rows, states) {
+                    return;
+                }
                 states.iter_mut().zip(x).for_each(|(s, v)| *s = v.key());
                 if T::HAS_NAN {
                     least.copy_from_slice(states);

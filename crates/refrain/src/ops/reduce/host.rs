@@ -303,12 +303,19 @@ impl<T: Stored, N: Number> Reducer<T, N, 1> for Product {
     fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, products: &mut [N]) {
         let width = products.len();
         let mut lanes = Scratch::filled(LANES * width, N::ONE);
+        let mut wide = [N::ZERO; SEGMENT];
         simd(
             #[inline(always)]
             || {
                 for r in 0..rows {
                     let (lane, row) = (&mut lanes[r % LANES * width..][..width], &x[r * stride..][..width]);
-                    lane.iter_mut().zip(row).for_each(|(p, v)| *p = p.times(v.to()));
+                    if half::f16::same(row).is_some() {
+                        // By instructions for slices.
+                        convert(row, &mut wide[..width]);
+                        lane.iter_mut().zip(&wide).for_each(|(p, &v)| *p = p.times(v));
+                    } else {
+                        lane.iter_mut().zip(row).for_each(|(p, v)| *p = p.times(v.to()));
+                    }
                 }
                 let mut half = LANES / 2;
                 while half > 0 {

@@ -369,6 +369,34 @@ fn an_extreme_is_found_wherever_it_is() {
     }
 }
 
+/// Zeros of both signs, and beside them only numbers that are less extreme.
+#[test]
+fn a_zero_with_a_sign_is_the_lesser_one() {
+    let device = crate::Device::cpu();
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        for (n, inner) in [(2, 1), (5, 300), (40, 3), (70, 1)] {
+            for place in [0, n - 1] {
+                for sign in [1.0, -1.0] {
+                    // The largest ones of -1, -0 and 0; the smallest ones of 1, 0 and -0.
+                    let mut x: Vec<f64> =
+                        (0..n * inner).map(|i| if i % 3 == 0 { -sign } else { -0.0 * sign }).collect();
+                    x[place * inner..][..inner].fill(0.0 * sign);
+                    let t = Tensor::from_slice(&x, [n, inner], &device).unwrap().to_dtype(dtype).unwrap();
+                    for t in [t.clone(), t.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap()]
+                    {
+                        let y = if sign > 0.0 { t.max(0) } else { t.min(0) };
+                        let is_it = |y: f64| y == 0.0 && y.is_sign_negative() == (sign < 0.0);
+                        assert!(
+                            values(&y.unwrap()).into_iter().all(is_it),
+                            "{dtype}, {n} x {inner}, {place}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Read where they lie, in the order of memory.
 #[test]
 fn sums_over_axes_on_both_sides_of_another_have_the_bits_of_their_copy() {

@@ -14,10 +14,12 @@
 use std::hint::select_unpredictable;
 
 use super::table::functions;
-use crate::device::cpu::math::gamma;
+use crate::device::cpu::math::{self, gamma};
+use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::simd;
 use crate::kernels::activations::{gelu, gelu_derivative, silu_derivative};
+use crate::kernels::elementwise::{Runs, RunsMut};
 
 // In derivatives, products are ordered so that each intermediate lies between the gradient and the result. So none leaves
 // the range of its type if both are in range.
@@ -131,7 +133,7 @@ functions! {
 
     /// The hyperbolic tangent. For floats.
     tanh, tanh_into => Tanh {
-        floats(slices): (tanhs, "tanh_(x)"),
+        floats: (|x| x.tanh(), "tanh_(x)"),
         derivative(Output): (|y, d| (R::ONE - y * y) * d, "((R)1 - y * y) * d"),
     }
 
@@ -150,7 +152,7 @@ functions! {
 
     /// `x/2 * (1 + erf(x / sqrt 2))` (Hendrycks and Gimpel, 2016). For floats.
     gelu, gelu_into => Gelu {
-        floats(slices): (gelus, "gelu_(x)"),
+        floats: (|x| gelu(x), "gelu_(x)"),
         derivative(Input)(slices): (gelu_slopes, "gelu_derivative(x) * d"),
     }
 
@@ -175,13 +177,13 @@ functions! {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     softplus, softplus_into => Softplus {
-        floats(slices): (softpluses, "relu_(x) + log1p_(exp_(-abs_(x)))"),
+        floats: (|x| x.relu() + (-x.abs()).exp().log1p(), "relu_(x) + log1p_(exp_(-abs_(x)))"),
         derivative(Input): (|x, d| x.sigmoid() * d, "logistic(x) * d"),
     }
 
     /// The error function. For floats.
     erf, erf_into => Erf {
-        floats(slices): (erfs, "erf_(x)"),
+        floats: (|x| x.erf(), "erf_(x)"),
         derivative(Input): (
             // 2 / sqrt(pi)
             |x, d| R::c(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp() * d,
@@ -267,22 +269,12 @@ functions! {
     }
 }
 
-// Long functions in loops of their own: a closure as long as these would be called for each number.
+// In loops of their own, which look at some numbers first, or compute those of 16 bits otherwise.
 
-fn tanhs<R: Real>(x: &[R], y: &mut [R]) {
-    simd(
-        #[inline(always)]
-        || {
-            for (y, &x) in y.iter_mut().zip(x) {
-                *y = x.tanh();
-            }
-        },
-    );
-}
+/// Numbers of [`elus`] that are copied if all of them are above 0.
+const BLOCK: usize = 512;
 
 fn elus<R: Real>(alpha: R, x: &[R], y: &mut [R]) {
-    /// Numbers that are copied if all of them are above 0.
-    const BLOCK: usize = 512;
     simd(
         #[inline(always)]
         || {
@@ -300,26 +292,66 @@ fn elus<R: Real>(alpha: R, x: &[R], y: &mut [R]) {
     );
 }
 
-fn softpluses<R: Real>(x: &[R], y: &mut [R]) {
-    simd(
+pub(super) fn elus_of_halves<L: HalfLoops>(
+    loops: L,
+    alpha: f32,
+    x: Runs<'_, L::Half>,
+    mut y: RunsMut<'_, L::Half>,
+) {
+    let is_positive = |x: &L::Half| bytemuck::cast::<_, i16>(*x) > 0;
+    loops.run(
         #[inline(always)]
         || {
-            for (y, &x) in y.iter_mut().zip(x) {
-                *y = x.relu() + (-x.abs()).exp().log1p();
-            }
+            y.each(
+                #[inline(always)]
+                |r, y| {
+                    let x = x.row(r, y.len());
+                    for (y, x) in y.chunks_mut(BLOCK).zip(x.chunks(BLOCK)) {
+                        if x.iter().fold(true, |all, x| all & is_positive(x)) {
+                            y.copy_from_slice(x);
+                            continue;
+                        }
+                        loops.map(
+                            x,
+                            y,
+                            #[inline(always)]
+                            |x: f32| select_unpredictable(x > 0.0, x, alpha * x.expm1()),
+                        );
+                    }
+                },
+            );
         },
     );
 }
 
-fn erfs<R: Real>(x: &[R], y: &mut [R]) {
-    simd(
-        #[inline(always)]
-        || {
-            for (y, &x) in y.iter_mut().zip(x) {
-                *y = x.erf();
-            }
-        },
-    );
+/// The sine of each number plus `more` quarters of a turn.
+pub(super) fn waves_of_halves<L: HalfLoops>(
+    loops: L,
+    more: u32,
+    x: Runs<'_, L::Half>,
+    mut y: RunsMut<'_, L::Half>,
+) {
+    y.each(|r, y| {
+        let x = x.row(r, y.len());
+        let is_far = |x: &L::Half| bytemuck::cast::<_, u16>(*x) & 0x7fff > L::TWO_TO_16;
+        let any_far = loops.run(
+            #[inline(always)]
+            || {
+                loops.map(
+                    x,
+                    y,
+                    #[inline(always)]
+                    |x: f32| math::quarter_wave_of_half(x, more),
+                );
+                x.iter().fold(false, |any, x| any | is_far(x))
+            },
+        );
+        if any_far {
+            let of: fn(f32) -> f32 = if more == 0 { math::sin } else { math::cos };
+            let far = y.iter_mut().zip(x).filter(|(_, x)| is_far(x));
+            far.for_each(|(y, &x)| *y = L::nearest(of(L::wide(x))));
+        }
+    });
 }
 
 // So exact that they are rounded once: functions of f64, whatever the arithmetic.
@@ -340,17 +372,6 @@ fn digammas<R: Real>(x: &[R], y: &mut [R]) {
 fn digamma_slopes<R: Real>(x: &[R], d: &[R], dx: &mut [R]) {
     let slope = |x: R, d: R| R::from_f64(gamma::trigamma(x.to_f64()) * d.to_f64());
     dx.iter_mut().zip(x).zip(d).for_each(|((dx, &x), &d)| *dx = slope(x, d));
-}
-
-fn gelus<R: Real>(x: &[R], y: &mut [R]) {
-    simd(
-        #[inline(always)]
-        || {
-            for (y, &x) in y.iter_mut().zip(x) {
-                *y = gelu(x);
-            }
-        },
-    );
 }
 
 fn gelu_slopes<R: Real>(x: &[R], d: &[R], dx: &mut [R]) {

@@ -46,11 +46,16 @@ impl FloatRows for Unary {
     }
 
     fn takes_halves(&self) -> bool {
-        self.is_one_by_one()
+        self.is_one_by_one() || matches!(self, Unary::Sin | Unary::Cos | Unary::Elu { .. })
     }
 
     fn rows_of_halves<L: HalfLoops>(&self, loops: L, x: Runs<'_, L::Half>, y: RunsMut<'_, L::Half>) {
-        self.floats_of_halves::<f32, L>(loops, x, y);
+        match *self {
+            Unary::Sin => functions::waves_of_halves(loops, 0, x, y),
+            Unary::Cos => functions::waves_of_halves(loops, 1, x, y),
+            Unary::Elu { alpha } => functions::elus_of_halves(loops, alpha as f32, x, y),
+            _ => self.floats_of_halves::<f32, L>(loops, x, y),
+        }
     }
 }
 

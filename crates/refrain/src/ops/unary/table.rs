@@ -53,7 +53,15 @@ pub(super) fn map_halves<R: Number, L: HalfLoops>(
         move || {
             y.each(
                 #[inline(always)]
-                |r, y| loops.map(x.row(r, y.len()), y, &f),
+                |r, y| {
+                    // Not a reference to the function, whose call would not be inlined.
+                    loops.map(
+                        x.row(r, y.len()),
+                        y,
+                        #[inline(always)]
+                        |x| f(x),
+                    )
+                },
             );
         },
     );

@@ -106,3 +106,59 @@ fn signs_of_halves_change_in_every_layout() {
         check(&device, bf16::from_f32, |v| if v.is_nan() { NAN } else { v.to_bits() });
     }
 }
+
+/// Of all numbers of 16 bits: the nearest to the exact result or the next one, nearly always the nearest.
+#[test]
+fn sines_of_halves_are_nearly_always_the_nearest() {
+    fn check<T: Element>(of: fn(u16) -> T, to_f64: fn(T) -> f64, nearest: fn(f64) -> T, bits: fn(T) -> u16) {
+        let device = Device::cpu();
+        let all: Vec<T> = (0..=u16::MAX).map(of).collect();
+        let x = Tensor::from_slice(&all, [all.len()], &device).unwrap();
+        let functions: [(Tensor, fn(f64) -> f64); 2] =
+            [(x.sin().unwrap(), libm::sin), (x.cos().unwrap(), libm::cos)];
+        for (y, exact) in functions {
+            let mut others = 0;
+            for (&x, y) in all.iter().zip(y.to_vec::<T>().unwrap()) {
+                let expected = nearest(exact(to_f64(x)));
+                if to_f64(expected).is_nan() {
+                    assert!(to_f64(y).is_nan(), "of {:e}", to_f64(x));
+                    continue;
+                }
+                let distance = bits(y).abs_diff(bits(expected));
+                assert!(distance <= 1, "of {:e}: {:e}, not {:e}", to_f64(x), to_f64(y), to_f64(expected));
+                others += distance;
+            }
+            assert!(others < 200, "{others} are not the nearest");
+        }
+    }
+    check(bf16::from_bits, bf16::to_f64, bf16::from_f64, bf16::to_bits);
+    check(f16::from_bits, f16::to_f64, f16::from_f64, f16::to_bits);
+}
+
+/// Computed in registers or in passes, in rows of any length.
+#[test]
+fn functions_of_halves_are_those_of_f32_rounded_once() {
+    let functions: [fn(&Tensor) -> crate::Result<Tensor>; 9] = [
+        Tensor::tanh,
+        Tensor::gelu,
+        Tensor::softplus,
+        Tensor::erf,
+        Tensor::exp,
+        Tensor::round,
+        |x| x.elu(0.7),
+        |x| x.div_scalar(3.0),
+        |x| x.maximum(&x.neg()?),
+    ];
+    let x: Vec<f32> = (0..9 * 53).map(|i| (i * 37 % 101) as f32 * 0.125 - 6.0).collect();
+    let x = Tensor::from_slice(&x, [9, 53], &Device::cpu()).unwrap();
+    for dtype in [DType::F16, DType::BF16] {
+        let x = x.to_dtype(dtype).unwrap();
+        for x in [x.clone(), x.narrow(1, 3, 48).unwrap(), x.transpose(0, 1).unwrap()] {
+            for (i, f) in functions.iter().enumerate() {
+                let once = f(&x.to_dtype(DType::F32).unwrap()).unwrap().to_dtype(dtype).unwrap();
+                let bits = |t: Tensor| t.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+                assert_eq!(bits(f(&x).unwrap()), bits(once), "function {i} of {dtype}");
+            }
+        }
+    }
+}

@@ -10,7 +10,7 @@ const LOG2_E: f64 = std::f64::consts::LOG2_E;
 const LN_2_HIGH: f64 = 0.693_147_180_559_663;
 const LN_2_LOW: f64 = 2.823_529_056_303_157_8e-13;
 /// Adding and subtracting this rounds to an integer. The low bits of the sum are that integer.
-const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+pub(super) const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 
 /// `c[0] + c[1] x + c[2] x^2 + ...`
 #[inline(always)]
@@ -18,6 +18,19 @@ pub(super) fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
     let mut sum = c[N - 1];
     for i in (0..N - 1).rev() {
         sum = sum.mul_add(x, c[i]);
+    }
+    sum
+}
+
+/// [`polynomial`], where a sum waits for half as many others.
+#[inline(always)]
+pub(super) fn polynomial_by_pairs<const N: usize>(x: f64, c: [f64; N]) -> f64 {
+    let square = x * x;
+    let pair = |i: usize| if i + 1 < N { x.mul_add(c[i + 1], c[i]) } else { c[i] };
+    let last = (N - 1) / 2;
+    let mut sum = pair(2 * last);
+    for i in (0..last).rev() {
+        sum = sum.mul_add(square, pair(2 * i));
     }
     sum
 }
@@ -62,6 +75,17 @@ fn exp_of_sum(x: f64, low: f64) -> f64 {
 #[inline(always)]
 pub fn exp(x: f64) -> f64 {
     exp_of_sum(x, 0.0)
+}
+
+/// `e^x` for `|x| <= 700`.
+#[inline(always)]
+fn exp_of_moderate(x: f64) -> f64 {
+    let t = x.mul_add(LOG2_E, ROUND);
+    let n = t - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
+    let p = (r * r).mul_add(polynomial_by_pairs(r, EXP), r) + 1.0;
+    // 2^n: the low bits of the sum are n.
+    p * f64::from_bits(t.to_bits().wrapping_add(1023) << 52)
 }
 
 /// `e^x - 1`, exact also for small `x`.
@@ -258,8 +282,8 @@ pub fn erf(x: f64) -> f64 {
     let a = x.abs();
     // Above 6, erf rounds to 1.
     let t = if a > 6.0 { 6.0 } else { a };
-    let large = 1.0 - exp(-t * polynomial(t, ERFC));
-    let small = x + x * polynomial(x * x, ERF);
+    let large = 1.0 - exp_of_moderate(-t * polynomial_by_pairs(t, ERFC));
+    let small = x + x * polynomial_by_pairs(x * x, ERF);
     (if a > 0.92 { large } else { small }).copysign(x)
 }
 

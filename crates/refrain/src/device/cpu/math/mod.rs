@@ -34,6 +34,19 @@ fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
     sum
 }
 
+/// [`polynomial`], where a sum waits for half as many others.
+#[inline(always)]
+fn polynomial_by_pairs<const N: usize>(x: f32, c: [f32; N]) -> f32 {
+    let square = x * x;
+    let pair = |i: usize| if i + 1 < N { x.mul_add(c[i + 1], c[i]) } else { c[i] };
+    let last = (N - 1) / 2;
+    let mut sum = pair(2 * last);
+    for i in (0..last).rev() {
+        sum = sum.mul_add(square, pair(2 * i));
+    }
+    sum
+}
+
 /// `2^n` for `-126 <= n <= 127`.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
@@ -63,6 +76,17 @@ pub fn exp(x: f32) -> f32 {
     let n = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `e^x` for `|x| <= 80`.
+#[inline(always)]
+fn exp_of_moderate(x: f32) -> f32 {
+    let t = x.mul_add(LOG2_E, ROUND);
+    let n = t - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
+    let p = (r * r).mul_add(polynomial(r, EXP), r) + 1.0;
+    // 2^n: the low bits of the sum are n.
+    p * f32::from_bits(t.to_bits().wrapping_add(127) << 23)
 }
 
 /// `e^x - 1`, exact also for small `x`.
@@ -162,7 +186,7 @@ pub fn erf(x: f32) -> f32 {
     let a = x.abs();
     // -ln(erfc(a)) / a for 0.92 <= a <= 4; above, erf rounds to 1.
     let t = clamp(a, 0.0, 4.0);
-    let q = polynomial(
+    let q = polynomial_by_pairs(
         t,
         [
             1.128_648_5,
@@ -174,9 +198,9 @@ pub fn erf(x: f32) -> f32 {
             0.000_011_231_49,
         ],
     );
-    let large = 1.0 - exp(-t * q);
+    let large = 1.0 - exp_of_moderate(-t * q);
     // erf(x) / x - 1 in x^2, for |x| <= 0.93.
-    let p = polynomial(
+    let p = polynomial_by_pairs(
         x * x,
         [
             0.128_379_17,
@@ -212,20 +236,70 @@ pub fn gelu_tanh_grad(x: f32) -> f32 {
     s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * (x * x)))
 }
 
-/// `x^y`, nearly always correctly rounded, with the special cases of C's `pow`.
+/// `x^y`, nearly always correctly rounded, with the special cases of C's `pow`: a logarithm and a power in f64, with as many digits as
+/// an f32 needs.
 #[inline(always)]
 pub fn pow(x: f32, y: f32) -> f32 {
     let (size, exponent) = (f64::from(x.abs()), f64::from(y));
-    // Outside of the condition, so that there is no branch.
-    let power = exponent * f64::log(size);
+    let power = exponent * log_for_power(size);
     // 1^y and x^0 are 1, also for infinite and NaN operands.
     let power = if (y == 0.0) | (size == 1.0) { 0.0 } else { power };
-    let result = f64::exp(power) as f32;
+    let result = power_of_e(power);
     // From 2^24 on, every f32 is even, and so are infinities.
     let is_whole = y.trunc() == y;
     let is_odd = is_whole & ((y * 0.5).trunc() * 2.0 != y);
     let signed = if is_odd & x.is_sign_negative() { -result } else { result };
     if (x < 0.0) & (x > f32::NEG_INFINITY) & !is_whole { f32::NAN } else { signed }
+}
+
+/// The logarithm of the magnitude of an f32, with a relative error of 2^-44.
+#[inline(always)]
+fn log_for_power(size: f64) -> f64 {
+    /// `(ln((1 + s) / (1 - s)) / s - 2) / s^2` in `s^2`, for `(1 + s) / (1 - s)` from `sqrt(1/2)` to `sqrt(2)`.
+    const LOG: [f64; 5] = [
+        0.666_666_666_758_045_6,
+        0.399_999_956_207_530_4,
+        0.285_721_092_611_505_9,
+        0.221_761_848_051_954_3,
+        0.195_842_027_260_148_4,
+    ];
+    // size = m 2^e with m from sqrt(1/2) to sqrt(2).
+    let middle = std::f64::consts::FRAC_1_SQRT_2.to_bits();
+    let bits = size.to_bits().wrapping_sub(middle);
+    // Of a positive number, because not every machine shifts negative ones of 64 bits, and as a sum, because not every machine converts
+    // them.
+    let biased = bits.wrapping_add(1024 << 52) >> 52;
+    let e = f64::from_bits(f64::ROUND.to_bits().wrapping_add(biased)) - (f64::ROUND + 1024.0);
+    let m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle));
+    let s = (m - 1.0) / (m + 1.0);
+    let z = s * s;
+    let log = e.mul_add(std::f64::consts::LN_2, s * z.mul_add(f64::polynomial_by_pairs(z, LOG), 2.0));
+    let log = if size == 0.0 { f64::NEG_INFINITY } else { log };
+    if size < f64::INFINITY { log } else { size }
+}
+
+/// `e^x`, rounded once, with a relative error of 2^-39 before.
+#[inline(always)]
+fn power_of_e(x: f64) -> f32 {
+    /// `(e^r - 1 - r) / r^2` for `|r| <= ln(2) / 2`.
+    const EXP: [f64; 7] = [
+        0.500_000_000_042_715_4,
+        0.166_666_667_845_123_9,
+        0.041_666_664_403_713_26,
+        0.008_333_281_787_503_626,
+        0.001_388_919_725_528_974,
+        0.000_199_089_524_612_001_8,
+        2.470_826_910_060_868e-5,
+    ];
+    // Beyond these bounds the result is 0 or infinite, and it is so at the bounds.
+    let x = if x < -110.0 { -110.0 } else { x };
+    let x = if x > 90.0 { 90.0 } else { x };
+    let t = x.mul_add(std::f64::consts::LOG2_E, f64::ROUND);
+    let r = (t - f64::ROUND).mul_add(-std::f64::consts::LN_2, x);
+    let p = (r * r).mul_add(f64::polynomial_by_pairs(r, EXP), r + 1.0);
+    // 2^n: the low bits of the sum are n.
+    let scale = f64::from_bits(t.to_bits().wrapping_add(1023) << 52);
+    (p * scale) as f32
 }
 
 /// The sine, nearly always correctly rounded. For a loop of them, see [`sines`].
@@ -285,3 +359,28 @@ const COS: [f64; 4] = [
     2.480_059_998_353_171e-5,
     -2.730_090_816_799_653_7e-7,
 ];
+
+/// The sine of a number of 16 bits plus `more` quarters of a turn, for `|x| <= 2^16`, in the arithmetic of f32: nearly always the one
+/// that is nearest in 16 bits.
+#[inline(always)]
+pub(crate) fn quarter_wave_of_half(x: f32, more: u32) -> f32 {
+    let t = x.mul_add(std::f32::consts::FRAC_2_PI, ROUND);
+    let n = t - ROUND;
+    // The first product has the last place of a number below 1, and so has `x`, unless `n` is 0: nothing is rounded.
+    let r = n.mul_add(-HALF_PI[0], x);
+    let r = n.mul_add(-HALF_PI[2], n.mul_add(-HALF_PI[1], r));
+    let z = r * r;
+    // One product, so that the sign of zero stays.
+    let sine = r * z.mul_add(polynomial(z, HALF_SIN), 1.0);
+    let cosine = (z * z).mul_add(polynomial(z, HALF_COS), z.mul_add(-0.5, 1.0));
+    let quarter = t.to_bits().wrapping_add(more);
+    let size = if quarter & 1 == 0 { sine } else { cosine };
+    f32::from_bits(size.to_bits() ^ (quarter & 2) << 30)
+}
+
+/// pi / 2 in three parts. All are positive, so that 0 times each is subtracted without a change of the sign of zero.
+const HALF_PI: [f32; 3] = [1.570_796_3, 7.549_789_4e-8, 5.390_303e-15];
+/// [`SIN`] for f32.
+const HALF_SIN: [f32; 3] = [-0.166_666_55, 0.008_332_177, -0.000_195_171_38];
+/// [`COS`] for f32.
+const HALF_COS: [f32; 3] = [0.041_666_646, -0.001_388_736_7, 2.443_827_2e-5];
