@@ -386,6 +386,7 @@ impl<C: Converts> HalfLoops for F16Loops<C> {
             *y = self.both(
                 a,
                 b,
+                #[expect(clippy::redundant_closure, reason = "a call through a reference is not inlined")]
                 #[inline(always)]
                 |a, b| f(a, b),
             );

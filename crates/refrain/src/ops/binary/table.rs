@@ -105,6 +105,10 @@ pub(super) fn of_both_halves<N: Number, L: HalfLoops>(
                         a.row(r, y.len()),
                         b.row(r, y.len()),
                         y,
+                        #[expect(
+                            clippy::redundant_closure,
+                            reason = "a call through a reference is not inlined"
+                        )]
                         #[inline(always)]
                         |a, b| f(a, b),
                     )

@@ -58,6 +58,10 @@ pub(super) fn map_halves<R: Number, L: HalfLoops>(
                     loops.map(
                         x.row(r, y.len()),
                         y,
+                        #[expect(
+                            clippy::redundant_closure,
+                            reason = "a call through a reference is not inlined"
+                        )]
                         #[inline(always)]
                         |x| f(x),
                     )

@@ -378,8 +378,9 @@ pub(crate) fn quarter_wave_of_half(x: f32, more: u32) -> f32 {
     f32::from_bits(size.to_bits() ^ (quarter & 2) << 30)
 }
 
-/// pi / 2 in three parts. All are positive, so that 0 times each is subtracted without a change of the sign of zero.
-const HALF_PI: [f32; 3] = [1.570_796_3, 7.549_789_4e-8, 5.390_303e-15];
+/// pi / 2 in three parts. The first one is the number below it, so that all are positive and 0 times each is subtracted without
+/// a change of the sign of zero.
+const HALF_PI: [f32; 3] = [f32::from_bits(0x3FC9_0FDA), 7.549_789_4e-8, 5.390_303e-15];
 /// [`SIN`] for f32.
 const HALF_SIN: [f32; 3] = [-0.166_666_55, 0.008_332_177, -0.000_195_171_38];
 /// [`COS`] for f32.
