@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -228,6 +229,26 @@ fn capture(
     }
 }
 
+/// The launch at which a longest chain begins, of those that wait for nothing; if possible one that waits for no other rank either.
+/// One that touches no bytes may be no node of the graph.
+fn first_root(program: &Bound<'_>) -> Option<usize> {
+    let mut heights = vec![0usize; program.len()];
+    for at in (0..program.len()).rev() {
+        for &wait in program.waits(at) {
+            heights[wait] = heights[wait].max(heights[at] + 1);
+        }
+    }
+    let rank = |at: usize| {
+        program.with_launch(at, |launch| {
+            let operands = launch.reads.iter().chain(launch.writes.iter().map(|(write, _)| write));
+            let bytes: usize = operands.map(|operand| operand.byte_range().len()).sum();
+            (bytes > 0).then_some((launch.kernel.communicator().is_some(), Reverse(heights[at]), bytes, at))
+        })
+    };
+    let roots = (0..program.len()).filter(|&at| program.waits(at).is_empty());
+    roots.filter_map(rank).min().map(|(.., at)| at)
+}
+
 /// The private stream during the capture.
 struct Capturing<'a> {
     cuda: &'a Cuda,
@@ -241,6 +262,10 @@ struct Capturing<'a> {
 
 impl Capture for Capturing<'_> {
     type Node = sys::CUgraphNode;
+
+    fn first(&self, program: &Bound<'_>) -> Option<usize> {
+        first_root(program)
+    }
 
     fn depend(&self, nodes: &mut [sys::CUgraphNode]) -> Result<()> {
         let flags = CUstreamUpdateCaptureDependencies_flags::CU_STREAM_SET_CAPTURE_DEPENDENCIES as u32;

@@ -317,7 +317,7 @@ fn constants(spec: KernelSpec, p: &Product) -> KernelSpec {
         .flag("HAS_BIAS", p.bias.is_some())
         .flag("HAS_RESIDUAL", p.residual.is_some())
         .flag("ADDS", p.add)
-        .flag("KEEPS", p.kept.is_some())
+        .flag("KEEPS", p.kept.is_some_and(|kept| kept.pointer != Pointer::NOTHING))
         .flag("STORES", p.c.pointer != Pointer::NOTHING)
 }
 
