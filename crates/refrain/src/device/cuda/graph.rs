@@ -88,7 +88,10 @@ impl Graph {
         let graph = Captured(capture(context, stream.0, work)?);
         if let Some(whole) = whole {
             overlap(context, graph.0, &cuda.shared().kernel_handles(), &whole.borrow())?;
-            prioritise(context, graph.0, &whole.borrow())?;
+            // An exchange of gradients begins when the last weight gradient is there, so those must not wait.
+            if whole.borrow().is_empty() {
+                prioritise(context, graph.0)?;
+            }
         }
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0;
         let mut handle = std::ptr::null_mut();

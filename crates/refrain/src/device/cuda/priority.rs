@@ -2,10 +2,10 @@
 //! the multiprocessors would keep the next input gradient waiting, for which everything else waits.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
-use cudarc::driver::sys::{self, CUgraph, CUgraphNode, CUkernelNodeAttrValue, CUlaunchAttributeID};
+use cudarc::driver::sys::{self, CUgraph, CUkernelNodeAttrValue, CUlaunchAttributeID};
 
 use super::context::Context;
 use super::memory::checked;
@@ -16,13 +16,8 @@ const OP: &str = "step";
 /// How many kernels shorter a chain may be that counts as a longest one.
 const SLACK: usize = 1;
 
-/// Gives the kernels of a longest chain and the `collectives`, for which other ranks wait, the greatest priority and the others the
-/// least. The graph must not be instantiated yet.
-pub(super) fn prioritise(
-    context: &Context,
-    graph: CUgraph,
-    collectives: &HashSet<CUgraphNode>,
-) -> Result<()> {
+/// Gives the kernels of a longest chain the greatest priority and the others the least. The graph must not be instantiated yet.
+pub(super) fn prioritise(context: &Context, graph: CUgraph) -> Result<()> {
     let (mut least, mut greatest) = (0, 0);
     // SAFETY: a context is current; writes two integers.
     let range = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
@@ -34,8 +29,7 @@ pub(super) fn prioritise(
         }
         // SAFETY: an integer array, for which zeros are valid; the member is set below.
         let mut value: CUkernelNodeAttrValue = unsafe { MaybeUninit::zeroed().assume_init() };
-        let is_first = slack <= SLACK || collectives.contains(&node);
-        value.priority = if is_first { greatest } else { least };
+        value.priority = if slack <= SLACK { greatest } else { least };
         let attribute = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY;
         // SAFETY: the node is a kernel of a valid graph, and the value has the member of this attribute.
         checked(
