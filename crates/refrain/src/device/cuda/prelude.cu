@@ -23,6 +23,14 @@ DEVICE void wait_for_dependencies() {
 #endif
 }
 
+// Lets the launches that depend on this one begin when all its blocks have said so, as far as there is room for theirs. They
+// wait for its end themselves. It comes after the wait, so that no more than the next launches take room ahead of their time.
+DEVICE void let_dependents_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // A kernel, which is told a struct: KERNEL(softmax_rows, SoftmaxRows, p) { ... p.width ... }. The struct is declared in
 // Rust, by `params!`. What follows its name goes before the kernel's: KERNEL(.., p, __launch_bounds__(256)). Every kernel
 // begins by taking its turn.
@@ -30,6 +38,7 @@ DEVICE void wait_for_dependencies() {
     DEVICE void NAME##_body(const STRUCT& P); \
     extern "C" __global__ void __VA_ARGS__ NAME(const __grid_constant__ STRUCT P) { \
         wait_for_dependencies(); \
+        let_dependents_begin(); \
         NAME##_body(P); \
     } \
     DEVICE void NAME##_body(const STRUCT& P)
