@@ -12,12 +12,14 @@ use crate::tensor::DType;
 
 const SUMS: &str = include_str!("sums.cu");
 const ELEMENTS: &str = include_str!("elements.cu");
-static RUNNING: Source = Source { name: "batch_norm", parts: &[include_str!("running.cu")] };
+const RUNNING: &str = include_str!("running.cu");
+static RUNNING_ONLY: Source =
+    Source { name: "batch_norm", parts: &[RUNNING, include_str!("running_only.cu")] };
 static MOMENTS_OF_CHANNELS: Source =
     Source { name: "batch_norm", parts: &[REDUCTION, MOMENTS, SUMS, MACHINE] };
 static FORWARD: Source = Source {
     name: "batch_norm",
-    parts: &[REDUCTION, MOMENTS, SUMS, MACHINE, ELEMENTS, include_str!("forward.cu")],
+    parts: &[REDUCTION, MOMENTS, SUMS, MACHINE, RUNNING, ELEMENTS, include_str!("forward.cu")],
 };
 static GRADIENT_SUMS: Source = Source { name: "batch_norm", parts: &[REDUCTION, SUMS, MACHINE] };
 static BACKWARD: Source =
@@ -38,9 +40,9 @@ params! {
         x: Pointer = "const IN*",
         weight: Pointer = "const PARAMETER*",
         bias: Pointer = "const PARAMETER*",
-        means: Pointer = "const COMPUTE*",
-        invs: Pointer = "const COMPUTE*",
-        /// The sums that are merged, if MERGES.
+        means: Pointer = "COMPUTE*",
+        invs: Pointer = "COMPUTE*",
+        /// The sums that are merged, if MERGES. If RUNNING, the running statistics are those of `extra`.
         sums: Reduction<4>,
         y: Pointer = "IN*",
         n: i64,
@@ -74,6 +76,8 @@ const STATE: usize = 16;
 /// Blocks per multiprocessor of a kernel over elements: many, or those that run at once, if each has to merge sums first.
 const MANY_BLOCKS: usize = 32;
 const RESIDENT_BLOCKS: usize = 4;
+/// As in elements.cu.
+const ELEMENTS_AHEAD: usize = 2;
 
 /// The reduction of all values of a channel: over columns if channels are neighbours, otherwise over lines that are
 /// merged by channel.
@@ -111,10 +115,21 @@ fn by_channel(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> Reductio
     sums
 }
 
+/// Where a kernel over elements has the statistics of channels from.
+#[derive(Clone, Copy, PartialEq)]
+enum Statistics {
+    /// From memory.
+    Stored,
+    /// Each block merges partial sums.
+    Merged,
+    /// Each block computes them from running statistics.
+    Running,
+}
+
 /// Adds the constants of a kernel over elements, which lie at `operands`, and says how many blocks it wants.
 fn elements(
     extent: Extent,
-    merges: bool,
+    statistics: Statistics,
     add: bool,
     operands: &[Pointer],
     spec: KernelSpec,
@@ -134,9 +149,18 @@ fn elements(
         .flag("ALIGNED", aligned)
         .flag("INNER", inner != 1)
         .flag("ADD", add)
-        .flag("MERGES", merges);
-    let most = if merges { RESIDENT_BLOCKS } else { MANY_BLOCKS };
-    let blocks = (n / vec).div_ceil(THREADS).min(args.multiprocessors() * most);
+        .flag("MERGES", statistics == Statistics::Merged)
+        .flag("RUNNING", statistics == Statistics::Running);
+    let multiprocessors = args.multiprocessors();
+    let whole = (n / vec).div_ceil(THREADS);
+    let blocks = match statistics {
+        // Each block reads all sums, so a block for each multiprocessor is enough if its threads load their elements at once.
+        Statistics::Merged => {
+            let fewest = multiprocessors.max(whole.div_ceil(ELEMENTS_AHEAD));
+            whole.min(fewest).min(multiprocessors * RESIDENT_BLOCKS)
+        }
+        Statistics::Stored | Statistics::Running => whole.min(multiprocessors * MANY_BLOCKS),
+    };
     (spec, Grid::line(blocks, THREADS as u32))
 }
 
@@ -148,17 +172,23 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     let dtypes = dtypes(args);
     let (x, y) = (args.read(0), args.write(0));
     let (means, invs) = (args.write(1), args.write(2));
+    let n = outer * channels * inner;
     let mut sums = by_channel(args, op.extent, &[0]);
-    let merges = if op.training {
+    sums.extra.extend([args.read(3), args.read(4)]);
+    sums.scalars.extend([op.momentum, op.eps]);
+    let statistics = if op.training {
         for o in 1..5 {
             sums = sums.output(args, o);
         }
-        sums.extra.extend([args.read(3), args.read(4)]);
-        sums.scalars.extend([op.momentum, op.eps]);
         let constants = |spec| constants(spec, dtypes).flag("BACKWARD", false);
-        sums.run_for_consumer(args, &MOMENTS_OF_CHANNELS, constants)?
+        match sums.run_for_consumer(args, &MOMENTS_OF_CHANNELS, constants)? {
+            true => Statistics::Merged,
+            false => Statistics::Stored,
+        }
+    } else if channels <= THREADS && n > 0 {
+        Statistics::Running
     } else {
-        let spec = constants(KernelSpec::new(&RUNNING, "batch_norm_running"), dtypes);
+        let spec = constants(KernelSpec::new(&RUNNING_ONLY, "batch_norm_running"), dtypes);
         let kernel_args = RunningArgs {
             mean: args.read(3),
             var: args.read(4),
@@ -168,14 +198,13 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
             channels: channels as i64,
         };
         args.kernel(spec, Grid::line(channels.div_ceil(THREADS), THREADS as u32), &kernel_args)?;
-        false
+        Statistics::Stored
     };
-    let n = outer * channels * inner;
     if n == 0 {
         return Ok(());
     }
     let spec = KernelSpec::new(&FORWARD, "batch_norm").flag("BACKWARD", false).dtype("IN0", dtypes[0]);
-    let (spec, grid) = elements(op.extent, merges, false, &[x, y], spec, args);
+    let (spec, grid) = elements(op.extent, statistics, false, &[x, y], spec, args);
     let kernel_args = BatchNormArgs {
         x,
         weight: args.read(1),
@@ -203,14 +232,17 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     let mut sums = by_channel(args, extent, &[0, 2]).output(args, 1).output(args, 2);
     sums.extra.extend([means, invs, totals]);
     let constants = |spec| constants(spec, dtypes).flag("BACKWARD", true);
-    let merges = sums.run_for_consumer(args, &GRADIENT_SUMS, constants)?;
+    let statistics = match sums.run_for_consumer(args, &GRADIENT_SUMS, constants)? {
+        true => Statistics::Merged,
+        false => Statistics::Stored,
+    };
     let n = outer * channels * inner;
     if n == 0 {
         return Ok(());
     }
     let spec =
         KernelSpec::new(&BACKWARD, "batch_norm_backward").flag("BACKWARD", true).flag("TRAINING", training);
-    let (spec, grid) = elements(extent, merges, args.accumulate(0), &[x, dy, dx], spec, args);
+    let (spec, grid) = elements(extent, statistics, args.accumulate(0), &[x, dy, dx], spec, args);
     let kernel_args = BatchNormBackwardArgs {
         x,
         weight,

@@ -1,9 +1,13 @@
 // Batch norm element by element. Constants: COMPUTE (the arithmetic), IN (dtype of elements), PARAMETER (of parameters),
 // INDEX (the type of offsets), VEC (elements that a thread takes at once, of one channel each or all of one), ALIGNED
 // (whether they can be loaded at once), INNER (whether values of a channel are neighbours), ADD, MERGES (whether each block
-// merges the partial sums of all channels, of which there are at most THREADS; one block stores the results).
+// merges the partial sums of all channels, of which there are at most THREADS; one block stores the results, when its elements
+// are done), RUNNING (whether each block computes with the running statistics of all channels, of which there are at most
+// THREADS).
 
 #define THREADS MERGE_THREADS
+// Vectors of elements that a thread loads before it computes.
+#define ELEMENTS_AHEAD 2
 
 DEVICE void fetch(COMPUTE* x, const IN* p) {
     if (ALIGNED) {
@@ -14,6 +18,12 @@ DEVICE void fetch(COMPUTE* x, const IN* p) {
         #pragma unroll
         for (int i = 0; i < VEC; i++) x[i] = to<COMPUTE>(p[i]);
     }
+}
+
+// Those at `at`, and at each `step` from there, as far as they come before n.
+DEVICE void fetch_ahead(COMPUTE (*x)[VEC], const IN* p, INDEX at, INDEX step, INDEX n) {
+    #pragma unroll
+    for (int k = 0; k < ELEMENTS_AHEAD; k++) if (at + k * step < n) fetch(x[k], p + at + k * step);
 }
 
 DEVICE void put_all(IN* p, const COMPUTE* y) {
