@@ -1,5 +1,6 @@
 // The gradient of x. In evaluation nothing of x or of sums goes into dx, of which a NaN would not vanish when it is
-// multiplied by 0. Constants, beside those of elements.cu: TRAINING.
+// multiplied by 0. Constants, beside those of elements.cu: TRAINING, TAIL (whether elementwise kernels follow, as tail.cu says),
+// STORES (whether dx is stored, or read by the tail alone).
 
 KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)) {
     const IN *__restrict__ x = p.x, *__restrict__ dy = p.dy;
@@ -14,6 +15,9 @@ KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)
     // Loads that do not need the sums are on their way while those are merged.
     if (TRAINING) fetch_ahead(v, x, at, step, n);
     fetch_ahead(d, dy, at, step, n);
+#if TAIL
+    const tail::Begun begun = tail::begin(p);
+#endif
 #if MERGES
     __shared__ COMPUTE mean_of[THREADS], scale_of[THREADS], level_of[THREADS], slope_of[THREADS];
     const int own = threadIdx.x < channels ? threadIdx.x : 0;
@@ -51,7 +55,13 @@ KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)
                     d[k][i] *= to<COMPUTE>(weight[c]) * inv;
 #endif
                 }
-                put_all(dx + place, d[k]);
+                const vec<IN, VEC> result = stored(dx + place, d[k]);
+                if (STORES) put_all(dx + place, result);
+#if TAIL
+                const int col = (int)(INNER ? place % inner : channel);
+                const auto beside = tail::fetch<VEC, ALIGNED>(p, (i64)place, col, VEC);
+                tail::follow<VEC, ALIGNED>(p, begun, (i64)place, 0, VEC, beside, result, result);
+#endif
             }
         }
         at += ELEMENTS_AHEAD * step;

@@ -1,8 +1,9 @@
 //! Batch norm on CUDA: the sums of each channel, then one pass over the elements.
 
 use super::BatchNorm;
-use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
+use crate::device::cuda::{
+    CudaArgs, Elements, Following, Grid, KernelSpec, Pointer, Source, TailArgs, params,
+};
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::cuda::{
@@ -50,7 +51,7 @@ params! {
         inner: i64,
     }
 
-    struct BatchNormBackwardArgs {
+    struct BatchNormBackwardArgs<const TAILS: usize> {
         x: Pointer = "const IN*",
         weight: Pointer = "const PARAMETER*",
         dy: Pointer = "const IN*",
@@ -66,6 +67,8 @@ params! {
         n: i64,
         channels: i64,
         inner: i64,
+        /// Of a kernel with a tail one.
+        tail: [TailArgs; TAILS],
     }
 }
 
@@ -94,8 +97,8 @@ fn states(extent: Extent, dtype: DType) -> usize {
     room(lines(extent), dtype.size(), STATE).next_multiple_of(256)
 }
 
-pub(super) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
-    let dtype = launch.reads[0].dtype;
+/// Workspace bytes for elements of this dtype.
+pub(super) fn workspace(extent: Extent, dtype: DType) -> usize {
     states(extent, dtype) + 2 * extent.n * dtype.accumulator().size()
 }
 
@@ -126,22 +129,30 @@ enum Statistics {
     Running,
 }
 
+/// How many neighbours have one channel each, or all one channel.
+fn row(Extent { n: channels, inner, .. }: Extent) -> usize {
+    if inner == 1 { channels } else { inner }
+}
+
 /// Adds the constants of a kernel over elements, which lie at `operands`, and says how many blocks it wants.
+#[allow(clippy::too_many_arguments)] // What the constants follow from.
 fn elements(
     extent: Extent,
+    dtypes: [DType; 2],
     statistics: Statistics,
     add: bool,
     operands: &[Pointer],
+    tail: Option<&dyn Following>,
     spec: KernelSpec,
     args: &CudaArgs<'_>,
 ) -> (KernelSpec, Grid) {
-    let dtypes @ [dtype, _] = dtypes(args);
+    let dtype = dtypes[0];
     let Extent { outer, n: channels, inner } = extent;
     let widest = 16 / dtype.size();
-    let run = if inner == 1 { channels } else { inner };
-    let vec = if run.is_multiple_of(widest) { widest } else { 1 };
+    let vec = if row(extent).is_multiple_of(widest) { widest } else { 1 };
     let n = outer * channels * inner;
-    let aligned = operands.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()));
+    let aligned = operands.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()))
+        && tail.is_none_or(|tail| tail.is_aligned(args, vec));
     let spec = constants(spec, dtypes)
         .dtype("IN", dtype)
         .word("INDEX", if n >= 1 << 30 { "u64" } else { "u32" })
@@ -204,7 +215,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let spec = KernelSpec::new(&FORWARD, "batch_norm").flag("BACKWARD", false).dtype("IN0", dtypes[0]);
-    let (spec, grid) = elements(op.extent, statistics, false, &[x, y], spec, args);
+    let (spec, grid) = elements(op.extent, dtypes, statistics, false, &[x, y], None, spec, args);
     let kernel_args = BatchNormArgs {
         x,
         weight: args.read(1),
@@ -220,42 +231,143 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     args.kernel(spec, grid, &kernel_args)
 }
 
+/// The backward pass, with the places of its operands and results.
+#[derive(Clone, Copy, Debug)]
+struct Backward {
+    extent: Extent,
+    training: bool,
+    /// Those of elements and of parameters.
+    dtypes: [DType; 2],
+    /// x, weight, dy, mean and 1/std.
+    reads: [Pointer; 5],
+    /// dx, dweight and dbias.
+    writes: [Pointer; 3],
+    /// Whether the results are added to.
+    adds: [bool; 3],
+}
+
 pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) -> Result<()> {
-    let Extent { outer, n: channels, inner } = extent;
-    if channels == 0 {
+    if extent.n == 0 {
         return Ok(());
     }
-    let dtypes @ [dtype, _] = dtypes(args);
-    let (x, weight, dy, dx) = (args.read(0), args.read(1), args.read(2), args.write(0));
-    let (means, invs) = (args.read(3), args.read(4));
-    let totals = Pointer::WORKSPACE.plus(states(extent, dtype));
-    let mut sums = by_channel(args, extent, &[0, 2]).output(args, 1).output(args, 2);
-    sums.extra.extend([means, invs, totals]);
-    let constants = |spec| constants(spec, dtypes).flag("BACKWARD", true);
-    let statistics = match sums.run_for_consumer(args, &GRADIENT_SUMS, constants)? {
-        true => Statistics::Merged,
-        false => Statistics::Stored,
+    let backward = Backward {
+        extent,
+        training,
+        dtypes: dtypes(args),
+        reads: std::array::from_fn(|i| args.read(i)),
+        writes: std::array::from_fn(|o| args.write(o)),
+        adds: std::array::from_fn(|o| args.accumulate(o)),
     };
-    let n = outer * channels * inner;
-    if n == 0 {
+    if args.describes() {
+        args.describe_elements(Box::new(backward));
         return Ok(());
     }
-    let spec =
-        KernelSpec::new(&BACKWARD, "batch_norm_backward").flag("BACKWARD", true).flag("TRAINING", training);
-    let (spec, grid) = elements(extent, statistics, args.accumulate(0), &[x, dy, dx], spec, args);
-    let kernel_args = BatchNormBackwardArgs {
-        x,
-        weight,
-        dy,
-        means,
-        invs,
-        totals,
-        sums: sums.consumer_args(args)?,
-        dx,
-        share: 1.0 / (outer * inner) as f64,
-        n: n as i64,
-        channels: channels as i64,
-        inner: inner as i64,
-    };
-    args.kernel(spec, grid, &kernel_args)
+    backward.run(args, None)
+}
+
+impl Elements for Backward {
+    fn row(&self) -> usize {
+        row(self.extent)
+    }
+
+    fn moved(&self, reads: &[Pointer], writes: &[Pointer]) -> Option<Box<dyn Elements>> {
+        let mut moved = *self;
+        for pointer in moved.reads.iter_mut().chain(&mut moved.writes) {
+            *pointer = pointer.moved(reads, writes)?;
+        }
+        Some(Box::new(moved))
+    }
+
+    fn workspace(&self) -> usize {
+        workspace(self.extent, self.dtypes[0])
+    }
+
+    fn run(&self, args: &mut CudaArgs<'_>, tail: Option<&dyn Following>) -> Result<()> {
+        let Backward { extent, training, dtypes, .. } = *self;
+        let [x, weight, dy, means, invs] = self.reads;
+        let [dx, dweight, dbias] = self.writes;
+        let Extent { outer, n: channels, inner } = extent;
+        let totals = Pointer::WORKSPACE.plus(states(extent, dtypes[0]));
+        let mut sums = by_channel(args, extent, &[]);
+        sums.inputs.extend([(x, dtypes[0]), (dy, dtypes[0])]);
+        sums.outputs.extend([(dweight, self.adds[1]), (dbias, self.adds[2])]);
+        sums.extra.extend([means, invs, totals]);
+        let constants = |spec| constants(spec, dtypes).flag("BACKWARD", true);
+        let statistics = match sums.run_for_consumer(args, &GRADIENT_SUMS, constants)? {
+            true => Statistics::Merged,
+            false => Statistics::Stored,
+        };
+        let n = outer * channels * inner;
+        if n == 0 {
+            return Ok(());
+        }
+        let kernel_args = BatchNormBackwardArgs {
+            x,
+            weight,
+            dy,
+            means,
+            invs,
+            totals,
+            sums: sums.consumer_args(args)?,
+            dx,
+            share: 1.0 / (outer * inner) as f64,
+            n: n as i64,
+            channels: channels as i64,
+            inner: inner as i64,
+            tail: [],
+        };
+        let spec = KernelSpec::new(&BACKWARD, "batch_norm_backward")
+            .flag("BACKWARD", true)
+            .flag("TRAINING", training)
+            .flag("STORES", dx != Pointer::NOTHING)
+            .flag("TAIL", tail.is_some());
+        let (spec, grid) = elements(extent, dtypes, statistics, self.adds[0], &[x, dy, dx], tail, spec, args);
+        match tail {
+            None => args.kernel(spec, grid, &kernel_args),
+            Some(tail) => {
+                let kernel_args = kernel_args.with_tail(tail.args(args));
+                args.kernel(spec.ahead(tail.text()), grid, &kernel_args)
+            }
+        }
+    }
+
+    fn boxed(&self) -> Box<dyn Elements> {
+        Box::new(*self)
+    }
+}
+
+impl BatchNormBackwardArgs<0> {
+    fn with_tail(self, tail: TailArgs) -> BatchNormBackwardArgs<1> {
+        let BatchNormBackwardArgs {
+            x,
+            weight,
+            dy,
+            means,
+            invs,
+            totals,
+            sums,
+            dx,
+            share,
+            n,
+            channels,
+            inner,
+            ..
+        } = self;
+        let tail = [tail];
+        BatchNormBackwardArgs {
+            x,
+            weight,
+            dy,
+            means,
+            invs,
+            totals,
+            sums,
+            dx,
+            share,
+            n,
+            channels,
+            inner,
+            tail,
+        }
+    }
 }

@@ -26,16 +26,24 @@ DEVICE void fetch_ahead(COMPUTE (*x)[VEC], const IN* p, INDEX at, INDEX step, IN
     for (int k = 0; k < ELEMENTS_AHEAD; k++) if (at + k * step < n) fetch(x[k], p + at + k * step);
 }
 
-DEVICE void put_all(IN* p, const COMPUTE* y) {
+// What is stored at `p` of the values y, or of their sums with what lies there, if ADD.
+DEVICE vec<IN, VEC> stored(const IN* p, const COMPUTE* y) {
+    vec<IN, VEC> v;
+    if (ADD && ALIGNED) v = load<VEC>(p);
+    #pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        if (ADD && !ALIGNED) v.at[i] = p[i];
+        put<ADD>(&v.at[i], y[i]);
+    }
+    return v;
+}
+
+DEVICE void put_all(IN* p, const vec<IN, VEC>& v) {
     if (ALIGNED) {
-        vec<IN, VEC> v;
-        if (ADD) v = load<VEC>(p);
-        #pragma unroll
-        for (int i = 0; i < VEC; i++) put<ADD>(&v.at[i], y[i]);
         store<VEC>(p, v);
     } else {
         #pragma unroll
-        for (int i = 0; i < VEC; i++) put<ADD>(p + i, y[i]);
+        for (int i = 0; i < VEC; i++) p[i] = v.at[i];
     }
 }
 

@@ -51,7 +51,7 @@ KERNEL(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
                     v[k][i] = (v[k][i] - means[c]) * (to<COMPUTE>(weight[c]) * invs[c]) + to<COMPUTE>(bias[c]);
 #endif
                 }
-                put_all(y + place, v[k]);
+                put_all(y + place, stored(y + place, v[k]));
             }
         }
         at += ELEMENTS_AHEAD * step;
