@@ -64,7 +64,7 @@ DEVICE void emit(const Reduction& r, i64 result, i64 piece, const State& s) {
 
 #ifdef REDUCE_ROWS
 // A piece of a row for each group of lanes: up to a warp, or the whole block.
-KERNEL(reduce_rows, Reduction, r, BOUNDS) {
+KERNEL_THAT_WAITS(reduce_rows, Reduction, r, BOUNDS) {
     __shared__ State warps[8];
     const int lanes = 1 << (int)r.shift, lane = threadIdx.x & (lanes - 1);
     i64 row = ((i64)blockIdx.x * 256 + threadIdx.x) >> (int)r.shift, piece = 0;
@@ -76,6 +76,7 @@ KERNEL(reduce_rows, Reduction, r, BOUNDS) {
     bool live = row < r.outer;
     // Which of the total's rows it is.
     const i64 turn = !live || row < r.totals ? 0 : row / r.totals, total = live ? row - turn * r.totals : 0;
+    take_turn();
     Local acc[VEC];
     #pragma unroll
     for (int v = 0; v < VEC; v++) acc[v] = first(r, total, first_place(r, total));
@@ -159,7 +160,7 @@ DEVICE void fetch_rows(Neighbours* n, const Reduction& r, i64 i, i64 at, int ste
 }
 
 // A piece of some columns for each block: neighbouring threads process neighbouring columns, the others further rows.
-KERNEL(reduce_columns, Reduction, r, BOUNDS) {
+KERNEL_THAT_WAITS(reduce_columns, Reduction, r, BOUNDS) {
     __shared__ __align__(16) State warps[8][32 * VEC];
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
     const int step = 256 >> (int)r.shift;
@@ -171,6 +172,7 @@ KERNEL(reduce_columns, Reduction, r, BOUNDS) {
     const i64 start = piece * r.piece, end = start + r.piece < r.n ? start + r.piece : r.n;
     const i64 stride = step * r.inner;
     i64 i = live ? start + ty : end, at = base + i * r.inner;
+    take_turn();
     Neighbours n[ROWS_AHEAD];
     // What each sum begins with is loaded behind the first rows.
     fetch_rows(n, r, i, at, step, stride, end);

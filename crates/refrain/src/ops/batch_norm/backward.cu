@@ -2,7 +2,7 @@
 // multiplied by 0. Constants, beside those of elements.cu: TRAINING, TAIL (whether elementwise kernels follow, as tail.cu says),
 // STORES (whether dx is stored, or read by the tail alone).
 
-KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)) {
+KERNEL_THAT_WAITS(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)) {
     const IN *__restrict__ x = p.x, *__restrict__ dy = p.dy;
     const PARAMETER* __restrict__ weight = p.weight;
     const COMPUTE *__restrict__ means = p.means, *__restrict__ invs = p.invs;
@@ -11,6 +11,9 @@ KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)
     const COMPUTE share = (COMPUTE)p.share;
     const INDEX step = (INDEX)gridDim.x * THREADS * VEC;
     INDEX at = ((INDEX)blockIdx.x * THREADS + threadIdx.x) * VEC;
+    INDEX channel[ELEMENTS_AHEAD];
+    channels_of(channel, at, step, channels, inner);
+    take_turn();
     COMPUTE v[ELEMENTS_AHEAD][VEC], d[ELEMENTS_AHEAD][VEC];
     // Loads that do not need the sums are on their way while those are merged.
     if (TRAINING) fetch_ahead(v, x, at, step, n);
@@ -39,10 +42,9 @@ KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)
         for (int k = 0; k < ELEMENTS_AHEAD; k++) {
             const INDEX place = at + k * step;
             if (place < n) {
-                const INDEX channel = channel_of(place, channels, inner);
                 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    INDEX c = INNER ? channel : channel + i;
+                    INDEX c = INNER ? channel[k] : channel[k] + i;
 #if MERGES
                     if (TRAINING) d[k][i] = d[k][i] - level_of[c] - (v[k][i] - mean_of[c]) * slope_of[c];
                     d[k][i] *= scale_of[c];
@@ -58,13 +60,14 @@ KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)
                 const vec<IN, VEC> result = stored(dx + place, d[k]);
                 if (STORES) put_all(dx + place, result);
 #if TAIL
-                const int col = (int)(INNER ? place % inner : channel);
+                const int col = (int)(INNER ? place % inner : channel[k]);
                 const auto beside = tail::fetch<VEC, ALIGNED>(p, (i64)place, col, VEC);
                 tail::follow<VEC, ALIGNED>(p, begun, (i64)place, 0, VEC, beside, result, result);
 #endif
             }
         }
         at += ELEMENTS_AHEAD * step;
+        channels_of(channel, at, step, channels, inner);
         if (TRAINING) fetch_ahead(v, x, at, step, n);
         fetch_ahead(d, dy, at, step, n);
     }

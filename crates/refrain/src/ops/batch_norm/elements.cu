@@ -49,3 +49,9 @@ DEVICE void put_all(IN* p, const vec<IN, VEC>& v) {
 
 // The channel of the first of the elements at `at`.
 DEVICE INDEX channel_of(INDEX at, INDEX channels, INDEX inner) { return (INNER ? at / inner : at) % channels; }
+
+// Those of the vectors at `at`, and at each `step` from there.
+DEVICE void channels_of(INDEX* c, INDEX at, INDEX step, INDEX channels, INDEX inner) {
+    #pragma unroll
+    for (int k = 0; k < ELEMENTS_AHEAD; k++) c[k] = channel_of(at + k * step, channels, inner);
+}

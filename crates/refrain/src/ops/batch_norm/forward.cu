@@ -1,12 +1,15 @@
 // Elements of batch norm, by the statistics of their channels. Constants: those of elements.cu.
 
-KERNEL(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
+KERNEL_THAT_WAITS(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
     const IN* __restrict__ x = p.x;
     const PARAMETER *__restrict__ weight = p.weight, *__restrict__ bias = p.bias;
     IN* __restrict__ y = p.y;
     const INDEX n = (INDEX)p.n, channels = (INDEX)p.channels, inner = (INDEX)p.inner;
     const INDEX step = (INDEX)gridDim.x * THREADS * VEC;
     INDEX at = ((INDEX)blockIdx.x * THREADS + threadIdx.x) * VEC;
+    INDEX channel[ELEMENTS_AHEAD];
+    channels_of(channel, at, step, channels, inner);
+    take_turn();
     COMPUTE v[ELEMENTS_AHEAD][VEC];
     // Loads that do not need the statistics are on their way while those are merged.
     fetch_ahead(v, x, at, step, n);
@@ -41,10 +44,9 @@ KERNEL(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
         for (int k = 0; k < ELEMENTS_AHEAD; k++) {
             const INDEX place = at + k * step;
             if (place < n) {
-                const INDEX channel = channel_of(place, channels, inner);
                 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    INDEX c = INNER ? channel : channel + i;
+                    INDEX c = INNER ? channel[k] : channel[k] + i;
 #if MERGES || RUNNING
                     v[k][i] = (v[k][i] - mean_of[c]) * scale_of[c] + shift_of[c];
 #else
@@ -55,6 +57,7 @@ KERNEL(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
             }
         }
         at += ELEMENTS_AHEAD * step;
+        channels_of(channel, at, step, channels, inner);
         fetch_ahead(v, x, at, step, n);
     }
 #if MERGES
