@@ -1,4 +1,4 @@
-//! Layers point one way: no file of `src/` uses a module of a layer above its own.
+//! Layers point one way: no file of `src/` uses a module of a layer above its own. And no kernel forgets to wait.
 
 mod common;
 
@@ -51,12 +51,12 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|modules| modules.contains(&module))
 }
 
-fn files(folder: &Path, all: &mut Vec<PathBuf>) {
+fn files(folder: &Path, extension: &str, all: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
-            true => files(&path, all),
-            false if path.extension().is_some_and(|e| e == "rs") => all.push(path),
+            true => files(&path, extension, all),
+            false if path.extension().is_some_and(|e| e == extension) => all.push(path),
             false => {}
         }
     }
@@ -89,7 +89,7 @@ fn is_of_tests(path: &str) -> bool {
 fn sources() -> Vec<Source> {
     let root = common::folder().join("src");
     let mut all = Vec::new();
-    files(&root, &mut all);
+    files(&root, "rs", &mut all);
     all.sort();
     let sources = all.iter().map(|path| {
         let name = path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
@@ -200,4 +200,22 @@ fn no_layer_below_operations_runs_one_by_a_method() {
         }
     }
     assert!(wrong.is_empty(), "{}\nMove the code to `operation/` or `ops/`.", wrong.join("\n"));
+}
+
+#[test]
+fn kernels_that_wait_by_themselves_take_their_turn_once() {
+    let mut all = Vec::new();
+    files(&common::folder().join("src"), "cu", &mut all);
+    let mut found = 0;
+    for path in all.iter().filter(|path| !path.ends_with("prelude.cu")) {
+        let text = fs::read_to_string(path).unwrap();
+        for kernel in text.split("\nKERNEL_THAT_WAITS(").skip(1) {
+            let body = &kernel[..kernel.find("\n}").unwrap()];
+            let (before, after) = body.split_once("take_turn(").unwrap_or((body, "take_turn("));
+            let alone = !before.contains("return;") && !after.contains("take_turn(");
+            assert!(alone, "{}: call take_turn once, before any return: {}", path.display(), name_at(kernel));
+            found += 1;
+        }
+    }
+    assert!(found >= 10, "{found}");
 }

@@ -2,6 +2,7 @@
 //!
 //! Eager code runs the parts, each as a launch of its own. So a recorded step is compared with the eager code, bit for bit.
 
+mod batch_norm;
 #[path = "../common/mod.rs"]
 mod common;
 mod products;

@@ -5,6 +5,7 @@ use super::kernel::{Grid, KernelSpec};
 use super::params::{Declared, Member, Pointer, Put};
 use super::piece::{Description, Piece};
 use super::product::{MmaKind, Product};
+use super::tail::Elements;
 use crate::device::communicator::{CollectiveCall, Communicator};
 use crate::device::launch::{Launch, Mode};
 use crate::error::Result;
@@ -211,7 +212,7 @@ impl<'a> CudaArgs<'a> {
             && operand.is_some_and(|o| o.layout == view.layout && o.dtype == view.dtype)
     }
 
-    /// Whether elementwise kernels and products are to be described instead of launched.
+    /// Whether elementwise kernels, products and what takes a tail are to be described instead of launched.
     pub(crate) fn describes(&mut self) -> bool {
         self.sink.description().is_some()
     }
@@ -232,6 +233,13 @@ impl<'a> CudaArgs<'a> {
     pub(crate) fn describe_product(&mut self, product: &Product) {
         if let Some(description) = self.sink.description() {
             description.products.push(product.clone());
+        }
+    }
+
+    /// Describes a launch whose last kernel takes a tail, where [`CudaArgs::describes`].
+    pub(crate) fn describe_elements(&mut self, elements: Box<dyn Elements>) {
+        if let Some(description) = self.sink.description() {
+            description.elements.push(elements);
         }
     }
 

@@ -21,6 +21,7 @@ mod params;
 mod piece;
 mod priority;
 mod product;
+mod tail;
 #[cfg(test)]
 mod tests;
 mod timed;
@@ -35,6 +36,7 @@ pub(crate) use nccl::{Nccl, unique_id};
 pub(crate) use params::{Declarations, Field, Member, Pointer, Put, Words, padded, params, with_rank};
 pub(crate) use piece::{Piece, RandomWords, Work, work};
 pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
+pub(crate) use tail::{Elements, Following, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS, TailArgs};
 
 /// What this machine has of NVIDIA's software and hardware. Each missing part says what to do.
 #[derive(Clone, Debug)]

@@ -20,9 +20,9 @@ const WHOLE: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_
 /// The first compute capability that supports it.
 const FIRST: i32 = 9;
 
-/// Changes the edges between our own `kernels`, so that a kernel starts when the kernels that it depends on have
-/// started. It then waits for them itself, as all our kernels do (`wait_for_dependencies` in `prelude.cu`). What waits for a node
-/// in `whole` starts when that has ended. The graph must not be instantiated yet.
+/// Changes the edges between our own `kernels`, so that a kernel starts when all blocks of the kernels that it depends on have
+/// ended or said that it may (`let_dependents_begin` in `prelude.cu`). It then waits for them itself, as all our kernels do
+/// (`wait_for_dependencies`). What waits for a node in `whole` starts when that has ended. The graph must not be instantiated yet.
 pub(super) fn overlap(
     context: &Context,
     graph: CUgraph,

@@ -6,6 +6,7 @@ use super::args::{CudaArgs, Sink};
 use super::kernel::{Constants, Grid, KernelSpec, Source};
 use super::params::Put;
 use super::product::{MmaKind, Product};
+use super::tail::Elements;
 use crate::device::communicator::{CollectiveCall, Communicator};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
@@ -37,11 +38,13 @@ pub(crate) struct RandomWords {
     pub(crate) offset: u64,
 }
 
-/// What a launch does, where that can be said: it computes each of its results element by element, or it is one product.
+/// What a launch does, where that can be said: it computes each of its results element by element, it is one product, or it
+/// ends with a kernel that takes a tail.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Pieces(Vec<Piece>),
     Product(Box<Product>),
+    Elements(Box<dyn Elements>),
 }
 
 /// What a launch does on GPUs with these matrix instructions. `None` if it does something else, too. Only layouts and dtypes
@@ -49,7 +52,11 @@ pub(crate) enum Work {
 pub(crate) fn work(launch: &Launch<'_>, mma: MmaKind) -> Option<Work> {
     let mut describe = Describe { found: Description::default(), mma };
     launch.kernel.cuda(&mut CudaArgs::new(launch, &mut describe)).ok()?;
-    let Description { pieces, mut products } = describe.found;
+    let Description { pieces, mut products, mut elements } = describe.found;
+    if let Some(last) = elements.pop() {
+        let is_all = pieces.is_empty() && products.is_empty() && elements.is_empty();
+        return is_all.then_some(Work::Elements(last));
+    }
     let is_one = |o: usize| pieces.iter().filter(|piece| piece.y == o).count() == 1;
     match (products.pop(), products.is_empty()) {
         (Some(product), true) => pieces.is_empty().then(|| Work::Product(product.into())),
@@ -64,6 +71,7 @@ pub(crate) fn work(launch: &Launch<'_>, mma: MmaKind) -> Option<Work> {
 pub(crate) struct Description {
     pub(super) pieces: Vec<Piece>,
     pub(super) products: Vec<Product>,
+    pub(super) elements: Vec<Box<dyn Elements>>,
 }
 
 /// Takes descriptions of elementwise kernels and products, and refuses all other work.

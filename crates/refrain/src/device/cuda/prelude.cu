@@ -23,16 +23,33 @@ DEVICE void wait_for_dependencies() {
 #endif
 }
 
+// Lets the launches that depend on this one begin when all its blocks have said so, as far as there is room for theirs. They
+// wait for its end themselves. It comes after the wait, so that no more than the next launches take room ahead of their time.
+DEVICE void let_dependents_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits, and lets the next launches begin.
+DEVICE void take_turn() {
+    wait_for_dependencies();
+    let_dependents_begin();
+}
+
 // A kernel, which is told a struct: KERNEL(softmax_rows, SoftmaxRows, p) { ... p.width ... }. The struct is declared in
 // Rust, by `params!`. What follows its name goes before the kernel's: KERNEL(.., p, __launch_bounds__(256)). Every kernel
-// begins by taking its turn.
+// begins by taking its turn, except by KERNEL_THAT_WAITS: that one calls `take_turn` itself, once in each thread, before it returns
+// and before it touches memory. What it computes before overlaps the end of the launches that it waits for.
 #define KERNEL(NAME, STRUCT, P, ...) \
     DEVICE void NAME##_body(const STRUCT& P); \
     extern "C" __global__ void __VA_ARGS__ NAME(const __grid_constant__ STRUCT P) { \
-        wait_for_dependencies(); \
+        take_turn(); \
         NAME##_body(P); \
     } \
     DEVICE void NAME##_body(const STRUCT& P)
+#define KERNEL_THAT_WAITS(NAME, STRUCT, P, ...) \
+    extern "C" __global__ void __VA_ARGS__ NAME(const __grid_constant__ STRUCT P)
 
 #define INFINITY_F __int_as_float(0x7f800000)
 #define NAN_F __int_as_float(0x7fffffff)

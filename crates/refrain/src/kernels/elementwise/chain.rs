@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 use super::LoopPlan;
 use super::cuda::{LOOP, Walk, Walked, grid};
 use crate::device::cuda::{
-    CudaArgs, KernelSpec, Piece, Pointer, Source, View, define, padded, params, undefine, with_rank,
+    CudaArgs, KernelSpec, MAX_DRAWS, Piece, Pointer, Source, View, define, padded, params, undefine,
+    with_rank,
 };
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
@@ -24,8 +25,6 @@ static SOURCE: Source = Source { name: "chain", parts: &[VALUES, include_str!("c
 pub(crate) const MAX_VALUES: usize = 16;
 /// Scalars of all pieces together at most.
 pub(crate) const MAX_SCALARS: usize = 16;
-/// Sequences of random words at most.
-pub(crate) const MAX_DRAWS: usize = 2;
 /// Axes at most.
 pub(crate) const MAX_AXES: usize = 16;
 /// What the loop computes offsets of: operands in memory, and positions of random words.

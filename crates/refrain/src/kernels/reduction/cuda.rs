@@ -30,8 +30,10 @@ const BLOCKS: usize = 1024;
 const ROW_PIECE: usize = 4096;
 /// The maximum, which limits the rounding error of what a thread adds one by one.
 const MAX_ROW_PIECE: usize = 1 << 17;
-/// This many rows of a column are worth a thread, and the maximum.
-const COLUMN_ROWS: usize = 4;
+/// This many vectors of a column, and at most so many elements, are worth a thread: it loads them at once. The maximum is in
+/// rows.
+const COLUMN_ROWS: usize = 8;
+const COLUMN_ELEMENTS: usize = 32;
 const MAX_COLUMN_ROWS: usize = 512;
 /// This many states are worth a thread in the second pass.
 const PARTIAL_ROWS: usize = 4;
@@ -145,10 +147,12 @@ fn plan(extent: Extent, size: usize) -> ReductionPlan {
     let columns = (inner / vec).max(1).next_power_of_two().min(32);
     let across = inner.div_ceil(columns * vec);
     let rows = THREADS / columns;
-    let wanted = (n / (rows * COLUMN_ROWS)).min(BLOCKS.div_ceil((outer * across).max(1)));
+    let smallest = rows * COLUMN_ROWS.min(COLUMN_ELEMENTS / vec);
+    let wanted = (n / smallest).min(BLOCKS.div_ceil((outer * across).max(1)));
     let count = wanted.max(n.div_ceil(rows * MAX_COLUMN_ROWS)).max(1);
-    // Threads have equally many rows, except in the last piece.
-    let piece = n.div_ceil(count).max(1).next_multiple_of(rows * COLUMN_ROWS);
+    // Threads have equally many rows, except in the last piece. The nearest multiple, not the next one, which may be twice as
+    // long as what fills the device.
+    let piece = ((n.div_ceil(count) + smallest / 2) / smallest).max(1) * smallest;
     let pieces = n.div_ceil(piece).max(1);
     ReductionPlan { vec, shift: columns.trailing_zeros(), pieces, piece, blocks: outer * pieces * across }
 }

@@ -5,8 +5,9 @@
 
 #if defined(REDUCE_ROWS) || defined(REDUCE_COLUMNS)
 
-// Vectors that a thread loads before it adds the first one.
+// Vectors that a thread loads before it adds the first one. Of columns, most threads have no more.
 #define AHEAD 4
+#define ROWS_AHEAD (VEC < 8 ? 8 : 4)
 // For a reducer that needs few registers: how many it may use. Without a number, the assembler saves registers for
 // more blocks, and loads a vector only after the one before it was added.
 #ifndef BOUNDS
@@ -63,7 +64,7 @@ DEVICE void emit(const Reduction& r, i64 result, i64 piece, const State& s) {
 
 #ifdef REDUCE_ROWS
 // A piece of a row for each group of lanes: up to a warp, or the whole block.
-KERNEL(reduce_rows, Reduction, r, BOUNDS) {
+KERNEL_THAT_WAITS(reduce_rows, Reduction, r, BOUNDS) {
     __shared__ State warps[8];
     const int lanes = 1 << (int)r.shift, lane = threadIdx.x & (lanes - 1);
     i64 row = ((i64)blockIdx.x * 256 + threadIdx.x) >> (int)r.shift, piece = 0;
@@ -75,6 +76,7 @@ KERNEL(reduce_rows, Reduction, r, BOUNDS) {
     bool live = row < r.outer;
     // Which of the total's rows it is.
     const i64 turn = !live || row < r.totals ? 0 : row / r.totals, total = live ? row - turn * r.totals : 0;
+    take_turn();
     Local acc[VEC];
     #pragma unroll
     for (int v = 0; v < VEC; v++) acc[v] = first(r, total, first_place(r, total));
@@ -151,8 +153,14 @@ template <int W> DEVICE void merge_lanes(State* s, int first_column, int distanc
     }
 }
 
+// Loads rows from row i on, which lies at `at`, as far as they come before `end`.
+DEVICE void fetch_rows(Neighbours* n, const Reduction& r, i64 i, i64 at, int step, i64 stride, i64 end) {
+    #pragma unroll
+    for (int k = 0; k < ROWS_AHEAD; k++) if (i + k * step < end) n[k] = fetch_all(r, at + k * stride, at + k * stride);
+}
+
 // A piece of some columns for each block: neighbouring threads process neighbouring columns, the others further rows.
-KERNEL(reduce_columns, Reduction, r, BOUNDS) {
+KERNEL_THAT_WAITS(reduce_columns, Reduction, r, BOUNDS) {
     __shared__ __align__(16) State warps[8][32 * VEC];
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
     const int step = 256 >> (int)r.shift;
@@ -161,22 +169,24 @@ KERNEL(reduce_columns, Reduction, r, BOUNDS) {
     const i64 column = ((i64)(blockIdx.x - stripe * across) * columns + tx) * VEC;
     bool live = column < r.inner;
     const i64 result = slab * r.inner + column, base = slab * r.n * r.inner + column;
+    const i64 start = piece * r.piece, end = start + r.piece < r.n ? start + r.piece : r.n;
+    const i64 stride = step * r.inner;
+    i64 i = live ? start + ty : end, at = base + i * r.inner;
+    take_turn();
+    Neighbours n[ROWS_AHEAD];
+    // What each sum begins with is loaded behind the first rows.
+    fetch_rows(n, r, i, at, step, stride, end);
     Local acc[VEC];
     #pragma unroll
     for (int v = 0; v < VEC; v++) acc[v] = first(r, live ? result + v : v, live ? base + v : v);
-    if (live) {
-        i64 start = piece * r.piece, end = start + r.piece < r.n ? start + r.piece : r.n;
-        const i64 stride = step * r.inner;
-        i64 at = base + (start + ty) * r.inner;
-        for (i64 i = start + ty; i < end; i += AHEAD * step, at += AHEAD * stride) {
-            Neighbours n[AHEAD];
-            #pragma unroll
-            for (int k = 0; k < AHEAD; k++) if (i + k * step < end) n[k] = fetch_all(r, at + k * stride, at + k * stride);
-            #pragma unroll
-            for (int k = 0; k < AHEAD; k++) {
-                if (i + k * step < end) add_all(acc, n[k], i + k * step, 0, result, 1, r);
-            }
+    while (i < end) {
+        #pragma unroll
+        for (int k = 0; k < ROWS_AHEAD; k++) {
+            if (i + k * step < end) add_all(acc, n[k], i + k * step, 0, result, 1, r);
         }
+        i += ROWS_AHEAD * step;
+        at += ROWS_AHEAD * stride;
+        fetch_rows(n, r, i, at, step, stride, end);
     }
     State s[VEC];
     #pragma unroll
@@ -198,6 +208,8 @@ KERNEL(reduce_columns, Reduction, r, BOUNDS) {
 // Merges the states of 1 << r.shift results, the first of which is `result`, and stores that of the i-th of them in `s` of
 // thread i. Returns whether the thread has one. All threads of the block take part, MERGE_THREADS of them.
 #define MERGE_THREADS 512
+// States that a thread loads before it merges the first one.
+#define PARTIALS_AHEAD 4
 DEVICE bool merge_partials(const Reduction& r, i64 first_result, State& s) {
     __shared__ State merged[MERGE_THREADS];
     const int columns = 1 << (int)r.shift, column = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
@@ -206,8 +218,14 @@ DEVICE bool merge_partials(const Reduction& r, i64 first_result, State& s) {
     s = state(first(r, 0, 0));
     if (live) {
         const State* p = reinterpret_cast<const State*>(r.partial) + first_result + column;
-        #pragma unroll 4
-        for (i64 i = ty; i < r.count; i += step) s = merge(s, p[i * r.totals]);
+        const i64 count = r.count, totals = r.totals;
+        for (i64 i = ty; i < count; i += PARTIALS_AHEAD * step) {
+            State next[PARTIALS_AHEAD];
+            #pragma unroll
+            for (int k = 0; k < PARTIALS_AHEAD; k++) if (i + k * step < count) next[k] = p[(i + k * step) * totals];
+            #pragma unroll
+            for (int k = 0; k < PARTIALS_AHEAD; k++) if (i + k * step < count) s = merge(s, next[k]);
+        }
     }
     for (int d = 16; d >= columns; d /= 2) s = merge(s, exchange(s, d));
     // Now a column has a state of each warp or, if a warp has no column twice, of each thread.
@@ -216,8 +234,8 @@ DEVICE bool merge_partials(const Reduction& r, i64 first_result, State& s) {
     __syncthreads();
     if (!live || threadIdx.x >= columns) return false;
     s = merged[column];
-    #pragma unroll 4
-    for (int i = 1; i < rows; i++) s = merge(s, merged[i * columns + column]);
+    #pragma unroll
+    for (int i = 1; i < MERGE_THREADS / 32; i++) if (i < rows) s = merge(s, merged[i * columns + column]);
     return true;
 }
 

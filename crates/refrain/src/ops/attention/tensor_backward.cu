@@ -14,7 +14,7 @@ constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 && !MANY_REGISTERS ? 16 
 constexpr int KEPT = PARTS * (KEY_BLOCKS * STEPS * (HALF ? 4 : 8) + KEY_BLOCKS * EIGHTS * 4 / UNIT);
 constexpr bool KEEP = !DROPS && KEPT <= (RESIDENT == 16 ? 20 : 48);
 
-KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
+KERNEL_THAT_WAITS(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
     constexpr int NUMBERS = 2 * (Q_SIZE + K_SIZE + Q_ROWS) + TURN_SIZE;
@@ -37,6 +37,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     i64 pair = first_pair + warp;
     Mover mover(j, first_pair);
+    take_turn();
     mover.load_tile<K_ROWS>(k_tiles, j.k, keys);
     mover.load_tile<Q_ROWS>(q_tiles, j.q, queries);
     mover.load_tile<K_ROWS>(v_tiles, j.v, keys);

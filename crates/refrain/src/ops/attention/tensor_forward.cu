@@ -7,7 +7,7 @@ constexpr int RESIDENT =
     FORM == BF16 && WIDTH == 4 && KEY_EIGHTS <= 6 && !DROPS ? 28 : KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
-KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
+KERNEL_THAT_WAITS(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
     static_assert((int)sizeof(float) * WARPS * (Q_SIZE + 2 * K_SIZE) == TILE_BYTES, "as the launch counts it");
@@ -19,10 +19,11 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
     i64 first_pair = (i64)blockIdx.x * WARPS;
     int queries = (int)j.queries, keys = (int)j.keys;
     Mover mover(j, first_pair);
+    Scores of_pairs(j, first_pair);
+    take_turn();
     mover.load_tile<Q_ROWS>(q_tiles, j.q, queries);
     mover.load_tile<K_ROWS>(k_tiles, j.k, keys);
     mover.load_tile<K_ROWS>(v_tiles, j.v, keys);
-    Scores of_pairs(j, first_pair);
     if (BEFORE) of_pairs.load_before(scores, j);
     wait_for_tile();
 

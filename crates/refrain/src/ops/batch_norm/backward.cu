@@ -1,21 +1,26 @@
 // The gradient of x. In evaluation nothing of x or of sums goes into dx, of which a NaN would not vanish when it is
-// multiplied by 0. Constants, beside those of elements.cu: TRAINING.
+// multiplied by 0. Constants, beside those of elements.cu: TRAINING, TAIL (whether elementwise kernels follow, as tail.cu says),
+// STORES (whether dx is stored, or read by the tail alone).
 
-KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)) {
+KERNEL_THAT_WAITS(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)) {
     const IN *__restrict__ x = p.x, *__restrict__ dy = p.dy;
     const PARAMETER* __restrict__ weight = p.weight;
     const COMPUTE *__restrict__ means = p.means, *__restrict__ invs = p.invs;
     IN* __restrict__ dx = p.dx;
-    const i64 n = p.n, channels = p.channels, inner = p.inner;
+    const INDEX n = (INDEX)p.n, channels = (INDEX)p.channels, inner = (INDEX)p.inner;
     const COMPUTE share = (COMPUTE)p.share;
     const INDEX step = (INDEX)gridDim.x * THREADS * VEC;
     INDEX at = ((INDEX)blockIdx.x * THREADS + threadIdx.x) * VEC;
-    COMPUTE v[VEC], d[VEC];
+    INDEX channel[ELEMENTS_AHEAD];
+    channels_of(channel, at, step, channels, inner);
+    take_turn();
+    COMPUTE v[ELEMENTS_AHEAD][VEC], d[ELEMENTS_AHEAD][VEC];
     // Loads that do not need the sums are on their way while those are merged.
-    if (at < (INDEX)n) {
-        if (TRAINING) fetch(v, x + at);
-        fetch(d, dy + at);
-    }
+    if (TRAINING) fetch_ahead(v, x, at, step, n);
+    fetch_ahead(d, dy, at, step, n);
+#if TAIL
+    const tail::Begun begun = tail::begin(p);
+#endif
 #if MERGES
     __shared__ COMPUTE mean_of[THREADS], scale_of[THREADS], level_of[THREADS], slope_of[THREADS];
     const int own = threadIdx.x < channels ? threadIdx.x : 0;
@@ -23,37 +28,50 @@ KERNEL(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds__(THREADS)
     mean_of[threadIdx.x] = means[own];
     scale_of[threadIdx.x] = to<COMPUTE>(weight[own]) * inv;
     State sums;
-    if (merge_partials(p.sums, 0, sums)) {
+    const bool has_channel = merge_partials(p.sums, 0, sums);
+    if (has_channel) {
         level_of[threadIdx.x] = sums.level * share;
         slope_of[threadIdx.x] = sums.slope * inv * inv * share;
-        if (blockIdx.x == 0) finish(p.sums, threadIdx.x, sums);
     }
     __syncthreads();
 #else
     const COMPUTE* __restrict__ totals = p.totals;
 #endif
-    while (at < (INDEX)n) {
-        INDEX channel = channel_of(at, (INDEX)channels, (INDEX)inner);
+    while (at < n) {
         #pragma unroll
-        for (int i = 0; i < VEC; i++) {
-            INDEX c = INNER ? channel : channel + i;
+        for (int k = 0; k < ELEMENTS_AHEAD; k++) {
+            const INDEX place = at + k * step;
+            if (place < n) {
+                #pragma unroll
+                for (int i = 0; i < VEC; i++) {
+                    INDEX c = INNER ? channel[k] : channel[k] + i;
 #if MERGES
-            if (TRAINING) d[i] = d[i] - level_of[c] - (v[i] - mean_of[c]) * slope_of[c];
-            d[i] *= scale_of[c];
+                    if (TRAINING) d[k][i] = d[k][i] - level_of[c] - (v[k][i] - mean_of[c]) * slope_of[c];
+                    d[k][i] *= scale_of[c];
 #else
-            COMPUTE inv = invs[c];
-            if (TRAINING) {
-                COMPUTE level = totals[2 * c] * share, slope = totals[2 * c + 1] * inv * share;
-                d[i] = d[i] - level - (v[i] - means[c]) * slope;
-            }
-            d[i] *= to<COMPUTE>(weight[c]) * inv;
+                    COMPUTE inv = invs[c];
+                    if (TRAINING) {
+                        COMPUTE level = totals[2 * c] * share, slope = totals[2 * c + 1] * inv * share;
+                        d[k][i] = d[k][i] - level - (v[k][i] - means[c]) * slope;
+                    }
+                    d[k][i] *= to<COMPUTE>(weight[c]) * inv;
 #endif
+                }
+                const vec<IN, VEC> result = stored(dx + place, d[k]);
+                if (STORES) put_all(dx + place, result);
+#if TAIL
+                const int col = (int)(INNER ? place % inner : channel[k]);
+                const auto beside = tail::fetch<VEC, ALIGNED>(p, (i64)place, col, VEC);
+                tail::follow<VEC, ALIGNED>(p, begun, (i64)place, 0, VEC, beside, result, result);
+#endif
+            }
         }
-        put_all(dx + at, d);
-        at += step;
-        if (at < (INDEX)n) {
-            if (TRAINING) fetch(v, x + at);
-            fetch(d, dy + at);
-        }
+        at += ELEMENTS_AHEAD * step;
+        channels_of(channel, at, step, channels, inner);
+        if (TRAINING) fetch_ahead(v, x, at, step, n);
+        fetch_ahead(d, dy, at, step, n);
     }
+#if MERGES
+    if (blockIdx.x == 0 && has_channel) finish(p.sums, threadIdx.x, sums);
+#endif
 }

@@ -1,8 +1,9 @@
 //! Batch norm on CUDA: the sums of each channel, then one pass over the elements.
 
 use super::BatchNorm;
-use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
+use crate::device::cuda::{
+    CudaArgs, Elements, Following, Grid, KernelSpec, Pointer, Source, TailArgs, params,
+};
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::cuda::{
@@ -12,12 +13,14 @@ use crate::tensor::DType;
 
 const SUMS: &str = include_str!("sums.cu");
 const ELEMENTS: &str = include_str!("elements.cu");
-static RUNNING: Source = Source { name: "batch_norm", parts: &[include_str!("running.cu")] };
+const RUNNING: &str = include_str!("running.cu");
+static RUNNING_ONLY: Source =
+    Source { name: "batch_norm", parts: &[RUNNING, include_str!("running_only.cu")] };
 static MOMENTS_OF_CHANNELS: Source =
     Source { name: "batch_norm", parts: &[REDUCTION, MOMENTS, SUMS, MACHINE] };
 static FORWARD: Source = Source {
     name: "batch_norm",
-    parts: &[REDUCTION, MOMENTS, SUMS, MACHINE, ELEMENTS, include_str!("forward.cu")],
+    parts: &[REDUCTION, MOMENTS, SUMS, MACHINE, RUNNING, ELEMENTS, include_str!("forward.cu")],
 };
 static GRADIENT_SUMS: Source = Source { name: "batch_norm", parts: &[REDUCTION, SUMS, MACHINE] };
 static BACKWARD: Source =
@@ -38,9 +41,9 @@ params! {
         x: Pointer = "const IN*",
         weight: Pointer = "const PARAMETER*",
         bias: Pointer = "const PARAMETER*",
-        means: Pointer = "const COMPUTE*",
-        invs: Pointer = "const COMPUTE*",
-        /// The sums that are merged, if MERGES.
+        means: Pointer = "COMPUTE*",
+        invs: Pointer = "COMPUTE*",
+        /// The sums that are merged, if MERGES. If RUNNING, the running statistics are those of `extra`.
         sums: Reduction<4>,
         y: Pointer = "IN*",
         n: i64,
@@ -48,7 +51,7 @@ params! {
         inner: i64,
     }
 
-    struct BatchNormBackwardArgs {
+    struct BatchNormBackwardArgs<const TAILS: usize> {
         x: Pointer = "const IN*",
         weight: Pointer = "const PARAMETER*",
         dy: Pointer = "const IN*",
@@ -64,6 +67,8 @@ params! {
         n: i64,
         channels: i64,
         inner: i64,
+        /// Of a kernel with a tail one.
+        tail: [TailArgs; TAILS],
     }
 }
 
@@ -74,6 +79,8 @@ const STATE: usize = 16;
 /// Blocks per multiprocessor of a kernel over elements: many, or those that run at once, if each has to merge sums first.
 const MANY_BLOCKS: usize = 32;
 const RESIDENT_BLOCKS: usize = 4;
+/// As in elements.cu.
+const ELEMENTS_AHEAD: usize = 2;
 
 /// The reduction of all values of a channel: over columns if channels are neighbours, otherwise over lines that are
 /// merged by channel.
@@ -90,8 +97,8 @@ fn states(extent: Extent, dtype: DType) -> usize {
     room(lines(extent), dtype.size(), STATE).next_multiple_of(256)
 }
 
-pub(super) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
-    let dtype = launch.reads[0].dtype;
+/// Workspace bytes for elements of this dtype.
+pub(super) fn workspace(extent: Extent, dtype: DType) -> usize {
     states(extent, dtype) + 2 * extent.n * dtype.accumulator().size()
 }
 
@@ -111,22 +118,41 @@ fn by_channel(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> Reductio
     sums
 }
 
+/// Where a kernel over elements has the statistics of channels from.
+#[derive(Clone, Copy, PartialEq)]
+enum Statistics {
+    /// From memory.
+    Stored,
+    /// Each block merges partial sums.
+    Merged,
+    /// Each block computes them from running statistics.
+    Running,
+}
+
+/// How many neighbours have one channel each, or all one channel.
+fn row(Extent { n: channels, inner, .. }: Extent) -> usize {
+    if inner == 1 { channels } else { inner }
+}
+
 /// Adds the constants of a kernel over elements, which lie at `operands`, and says how many blocks it wants.
+#[allow(clippy::too_many_arguments)] // What the constants follow from.
 fn elements(
     extent: Extent,
-    merges: bool,
+    dtypes: [DType; 2],
+    statistics: Statistics,
     add: bool,
     operands: &[Pointer],
+    tail: Option<&dyn Following>,
     spec: KernelSpec,
     args: &CudaArgs<'_>,
 ) -> (KernelSpec, Grid) {
-    let dtypes @ [dtype, _] = dtypes(args);
+    let dtype = dtypes[0];
     let Extent { outer, n: channels, inner } = extent;
     let widest = 16 / dtype.size();
-    let run = if inner == 1 { channels } else { inner };
-    let vec = if run.is_multiple_of(widest) { widest } else { 1 };
+    let vec = if row(extent).is_multiple_of(widest) { widest } else { 1 };
     let n = outer * channels * inner;
-    let aligned = operands.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()));
+    let aligned = operands.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()))
+        && tail.is_none_or(|tail| tail.is_aligned(args, vec));
     let spec = constants(spec, dtypes)
         .dtype("IN", dtype)
         .word("INDEX", if n >= 1 << 30 { "u64" } else { "u32" })
@@ -134,9 +160,18 @@ fn elements(
         .flag("ALIGNED", aligned)
         .flag("INNER", inner != 1)
         .flag("ADD", add)
-        .flag("MERGES", merges);
-    let most = if merges { RESIDENT_BLOCKS } else { MANY_BLOCKS };
-    let blocks = (n / vec).div_ceil(THREADS).min(args.multiprocessors() * most);
+        .flag("MERGES", statistics == Statistics::Merged)
+        .flag("RUNNING", statistics == Statistics::Running);
+    let multiprocessors = args.multiprocessors();
+    let whole = (n / vec).div_ceil(THREADS);
+    let blocks = match statistics {
+        // Each block reads all sums, so a block for each multiprocessor is enough if its threads load their elements at once.
+        Statistics::Merged => {
+            let fewest = multiprocessors.max(whole.div_ceil(ELEMENTS_AHEAD));
+            whole.min(fewest).min(multiprocessors * RESIDENT_BLOCKS)
+        }
+        Statistics::Stored | Statistics::Running => whole.min(multiprocessors * MANY_BLOCKS),
+    };
     (spec, Grid::line(blocks, THREADS as u32))
 }
 
@@ -148,17 +183,23 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     let dtypes = dtypes(args);
     let (x, y) = (args.read(0), args.write(0));
     let (means, invs) = (args.write(1), args.write(2));
+    let n = outer * channels * inner;
     let mut sums = by_channel(args, op.extent, &[0]);
-    let merges = if op.training {
+    sums.extra.extend([args.read(3), args.read(4)]);
+    sums.scalars.extend([op.momentum, op.eps]);
+    let statistics = if op.training {
         for o in 1..5 {
             sums = sums.output(args, o);
         }
-        sums.extra.extend([args.read(3), args.read(4)]);
-        sums.scalars.extend([op.momentum, op.eps]);
         let constants = |spec| constants(spec, dtypes).flag("BACKWARD", false);
-        sums.run_for_consumer(args, &MOMENTS_OF_CHANNELS, constants)?
+        match sums.run_for_consumer(args, &MOMENTS_OF_CHANNELS, constants)? {
+            true => Statistics::Merged,
+            false => Statistics::Stored,
+        }
+    } else if channels <= THREADS && n > 0 {
+        Statistics::Running
     } else {
-        let spec = constants(KernelSpec::new(&RUNNING, "batch_norm_running"), dtypes);
+        let spec = constants(KernelSpec::new(&RUNNING_ONLY, "batch_norm_running"), dtypes);
         let kernel_args = RunningArgs {
             mean: args.read(3),
             var: args.read(4),
@@ -168,14 +209,13 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
             channels: channels as i64,
         };
         args.kernel(spec, Grid::line(channels.div_ceil(THREADS), THREADS as u32), &kernel_args)?;
-        false
+        Statistics::Stored
     };
-    let n = outer * channels * inner;
     if n == 0 {
         return Ok(());
     }
     let spec = KernelSpec::new(&FORWARD, "batch_norm").flag("BACKWARD", false).dtype("IN0", dtypes[0]);
-    let (spec, grid) = elements(op.extent, merges, false, &[x, y], spec, args);
+    let (spec, grid) = elements(op.extent, dtypes, statistics, false, &[x, y], None, spec, args);
     let kernel_args = BatchNormArgs {
         x,
         weight: args.read(1),
@@ -191,39 +231,143 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     args.kernel(spec, grid, &kernel_args)
 }
 
+/// The backward pass, with the places of its operands and results.
+#[derive(Clone, Copy, Debug)]
+struct Backward {
+    extent: Extent,
+    training: bool,
+    /// Those of elements and of parameters.
+    dtypes: [DType; 2],
+    /// x, weight, dy, mean and 1/std.
+    reads: [Pointer; 5],
+    /// dx, dweight and dbias.
+    writes: [Pointer; 3],
+    /// Whether the results are added to.
+    adds: [bool; 3],
+}
+
 pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) -> Result<()> {
-    let Extent { outer, n: channels, inner } = extent;
-    if channels == 0 {
+    if extent.n == 0 {
         return Ok(());
     }
-    let dtypes @ [dtype, _] = dtypes(args);
-    let (x, weight, dy, dx) = (args.read(0), args.read(1), args.read(2), args.write(0));
-    let (means, invs) = (args.read(3), args.read(4));
-    let totals = Pointer::WORKSPACE.plus(states(extent, dtype));
-    let mut sums = by_channel(args, extent, &[0, 2]).output(args, 1).output(args, 2);
-    sums.extra.extend([means, invs, totals]);
-    let constants = |spec| constants(spec, dtypes).flag("BACKWARD", true);
-    let merges = sums.run_for_consumer(args, &GRADIENT_SUMS, constants)?;
-    let n = outer * channels * inner;
-    if n == 0 {
-        return Ok(());
-    }
-    let spec =
-        KernelSpec::new(&BACKWARD, "batch_norm_backward").flag("BACKWARD", true).flag("TRAINING", training);
-    let (spec, grid) = elements(extent, merges, args.accumulate(0), &[x, dy, dx], spec, args);
-    let kernel_args = BatchNormBackwardArgs {
-        x,
-        weight,
-        dy,
-        means,
-        invs,
-        totals,
-        sums: sums.consumer_args(args)?,
-        dx,
-        share: 1.0 / (outer * inner) as f64,
-        n: n as i64,
-        channels: channels as i64,
-        inner: inner as i64,
+    let backward = Backward {
+        extent,
+        training,
+        dtypes: dtypes(args),
+        reads: std::array::from_fn(|i| args.read(i)),
+        writes: std::array::from_fn(|o| args.write(o)),
+        adds: std::array::from_fn(|o| args.accumulate(o)),
     };
-    args.kernel(spec, grid, &kernel_args)
+    if args.describes() {
+        args.describe_elements(Box::new(backward));
+        return Ok(());
+    }
+    backward.run(args, None)
+}
+
+impl Elements for Backward {
+    fn row(&self) -> usize {
+        row(self.extent)
+    }
+
+    fn moved(&self, reads: &[Pointer], writes: &[Pointer]) -> Option<Box<dyn Elements>> {
+        let mut moved = *self;
+        for pointer in moved.reads.iter_mut().chain(&mut moved.writes) {
+            *pointer = pointer.moved(reads, writes)?;
+        }
+        Some(Box::new(moved))
+    }
+
+    fn workspace(&self) -> usize {
+        workspace(self.extent, self.dtypes[0])
+    }
+
+    fn run(&self, args: &mut CudaArgs<'_>, tail: Option<&dyn Following>) -> Result<()> {
+        let Backward { extent, training, dtypes, .. } = *self;
+        let [x, weight, dy, means, invs] = self.reads;
+        let [dx, dweight, dbias] = self.writes;
+        let Extent { outer, n: channels, inner } = extent;
+        let totals = Pointer::WORKSPACE.plus(states(extent, dtypes[0]));
+        let mut sums = by_channel(args, extent, &[]);
+        sums.inputs.extend([(x, dtypes[0]), (dy, dtypes[0])]);
+        sums.outputs.extend([(dweight, self.adds[1]), (dbias, self.adds[2])]);
+        sums.extra.extend([means, invs, totals]);
+        let constants = |spec| constants(spec, dtypes).flag("BACKWARD", true);
+        let statistics = match sums.run_for_consumer(args, &GRADIENT_SUMS, constants)? {
+            true => Statistics::Merged,
+            false => Statistics::Stored,
+        };
+        let n = outer * channels * inner;
+        if n == 0 {
+            return Ok(());
+        }
+        let kernel_args = BatchNormBackwardArgs {
+            x,
+            weight,
+            dy,
+            means,
+            invs,
+            totals,
+            sums: sums.consumer_args(args)?,
+            dx,
+            share: 1.0 / (outer * inner) as f64,
+            n: n as i64,
+            channels: channels as i64,
+            inner: inner as i64,
+            tail: [],
+        };
+        let spec = KernelSpec::new(&BACKWARD, "batch_norm_backward")
+            .flag("BACKWARD", true)
+            .flag("TRAINING", training)
+            .flag("STORES", dx != Pointer::NOTHING)
+            .flag("TAIL", tail.is_some());
+        let (spec, grid) = elements(extent, dtypes, statistics, self.adds[0], &[x, dy, dx], tail, spec, args);
+        match tail {
+            None => args.kernel(spec, grid, &kernel_args),
+            Some(tail) => {
+                let kernel_args = kernel_args.with_tail(tail.args(args));
+                args.kernel(spec.ahead(tail.text()), grid, &kernel_args)
+            }
+        }
+    }
+
+    fn boxed(&self) -> Box<dyn Elements> {
+        Box::new(*self)
+    }
+}
+
+impl BatchNormBackwardArgs<0> {
+    fn with_tail(self, tail: TailArgs) -> BatchNormBackwardArgs<1> {
+        let BatchNormBackwardArgs {
+            x,
+            weight,
+            dy,
+            means,
+            invs,
+            totals,
+            sums,
+            dx,
+            share,
+            n,
+            channels,
+            inner,
+            ..
+        } = self;
+        let tail = [tail];
+        BatchNormBackwardArgs {
+            x,
+            weight,
+            dy,
+            means,
+            invs,
+            totals,
+            sums,
+            dx,
+            share,
+            n,
+            channels,
+            inner,
+            tail,
+        }
+    }
 }

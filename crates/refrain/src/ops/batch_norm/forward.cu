@@ -1,45 +1,66 @@
 // Elements of batch norm, by the statistics of their channels. Constants: those of elements.cu.
 
-KERNEL(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
+KERNEL_THAT_WAITS(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
     const IN* __restrict__ x = p.x;
     const PARAMETER *__restrict__ weight = p.weight, *__restrict__ bias = p.bias;
-    const COMPUTE *__restrict__ means = p.means, *__restrict__ invs = p.invs;
     IN* __restrict__ y = p.y;
-    const i64 n = p.n, channels = p.channels, inner = p.inner;
+    const INDEX n = (INDEX)p.n, channels = (INDEX)p.channels, inner = (INDEX)p.inner;
     const INDEX step = (INDEX)gridDim.x * THREADS * VEC;
     INDEX at = ((INDEX)blockIdx.x * THREADS + threadIdx.x) * VEC;
-    COMPUTE v[VEC];
+    INDEX channel[ELEMENTS_AHEAD];
+    channels_of(channel, at, step, channels, inner);
+    take_turn();
+    COMPUTE v[ELEMENTS_AHEAD][VEC];
     // Loads that do not need the statistics are on their way while those are merged.
-    if (at < (INDEX)n) fetch(v, x + at);
-#if MERGES
+    fetch_ahead(v, x, at, step, n);
+#if MERGES || RUNNING
     __shared__ COMPUTE mean_of[THREADS], scale_of[THREADS], shift_of[THREADS];
     const int own = threadIdx.x < channels ? threadIdx.x : 0;
-    const double pivot = pivot_of(p.sums, own);
     const COMPUTE own_weight = to<COMPUTE>(weight[own]);
     shift_of[threadIdx.x] = to<COMPUTE>(bias[own]);
+#endif
+#if MERGES
+    const double pivot = pivot_of(p.sums, own), share = 1.0 / (double)p.sums.elements;
+    Statistics batch;
     State sums;
-    if (merge_partials(p.sums, 0, sums)) {
-        Moments s(p.sums, pivot, sums);
-        double inv = inverse_std(p.sums, s);
-        mean_of[threadIdx.x] = from<COMPUTE>(s.mean);
-        scale_of[threadIdx.x] = own_weight * from<COMPUTE>(inv);
-        if (blockIdx.x == 0) store_statistics(p.sums, threadIdx.x, s, inv);
+    const bool has_channel = merge_partials(p.sums, 0, sums);
+    if (has_channel) {
+        batch = statistics(p.sums, pivot, share, sums);
+        mean_of[threadIdx.x] = from<COMPUTE>(batch.mean);
+        scale_of[threadIdx.x] = own_weight * from<COMPUTE>(batch.inv);
     }
     __syncthreads();
-#endif
-    while (at < (INDEX)n) {
-        INDEX channel = channel_of(at, (INDEX)channels, (INDEX)inner);
-        #pragma unroll
-        for (int i = 0; i < VEC; i++) {
-            INDEX c = INNER ? channel : channel + i;
-#if MERGES
-            v[i] = (v[i] - mean_of[c]) * scale_of[c] + shift_of[c];
+#elif RUNNING
+    Running running(extra<PARAMETER>(p.sums, 0), extra<PARAMETER>(p.sums, 1), own, p.sums.s[1]);
+    mean_of[threadIdx.x] = running.mean;
+    scale_of[threadIdx.x] = own_weight * running.inv;
+    if (blockIdx.x == 0 && threadIdx.x < channels) running.store(p.means, p.invs, own);
+    __syncthreads();
 #else
-            v[i] = (v[i] - means[c]) * (to<COMPUTE>(weight[c]) * invs[c]) + to<COMPUTE>(bias[c]);
+    const COMPUTE *__restrict__ means = p.means, *__restrict__ invs = p.invs;
 #endif
+    while (at < n) {
+        #pragma unroll
+        for (int k = 0; k < ELEMENTS_AHEAD; k++) {
+            const INDEX place = at + k * step;
+            if (place < n) {
+                #pragma unroll
+                for (int i = 0; i < VEC; i++) {
+                    INDEX c = INNER ? channel[k] : channel[k] + i;
+#if MERGES || RUNNING
+                    v[k][i] = (v[k][i] - mean_of[c]) * scale_of[c] + shift_of[c];
+#else
+                    v[k][i] = (v[k][i] - means[c]) * (to<COMPUTE>(weight[c]) * invs[c]) + to<COMPUTE>(bias[c]);
+#endif
+                }
+                put_all(y + place, stored(y + place, v[k]));
+            }
         }
-        put_all(y + at, v);
-        at += step;
-        if (at < (INDEX)n) fetch(v, x + at);
+        at += ELEMENTS_AHEAD * step;
+        channels_of(channel, at, step, channels, inner);
+        fetch_ahead(v, x, at, step, n);
     }
+#if MERGES
+    if (blockIdx.x == 0 && has_channel) store_statistics(p.sums, threadIdx.x, batch);
+#endif
 }

@@ -67,7 +67,7 @@ impl Op for BatchNorm {
     }
 
     fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
-        Ok(if self.training { cuda::workspace(self.extent, launch) } else { 0 })
+        Ok(if self.training { cuda::workspace(self.extent, launch.reads[0].dtype) } else { 0 })
     }
 
     /// Only running statistics are read and written in place.
@@ -108,7 +108,7 @@ impl Op for BatchNormBackward {
     }
 
     fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
-        Ok(cuda::workspace(self.0.extent, launch))
+        Ok(cuda::workspace(self.0.extent, launch.reads[0].dtype))
     }
 
     fn accumulates(&self, _: usize) -> bool {

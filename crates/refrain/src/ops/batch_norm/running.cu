@@ -1,9 +1,15 @@
 // Statistics of batch norm in evaluation: mean and 1/std of running statistics. Constants: COMPUTE (the arithmetic),
 // PARAMETER (dtype of running statistics).
 
-KERNEL(batch_norm_running, RunningArgs, p) {
-    i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= p.channels) return;
-    p.means[i] = to<COMPUTE>(p.mean[i]);
-    p.invs[i] = (COMPUTE)1 / sqrt_(to<COMPUTE>(p.var[i]) + (COMPUTE)p.eps);
-}
+struct Running {
+    COMPUTE mean, inv;
+
+    DEVICE Running(const PARAMETER* means, const PARAMETER* vars, i64 channel, double eps) {
+        mean = to<COMPUTE>(means[channel]);
+        inv = (COMPUTE)1 / sqrt_(to<COMPUTE>(vars[channel]) + (COMPUTE)eps);
+    }
+    DEVICE void store(COMPUTE* means, COMPUTE* invs, i64 channel) const {
+        means[channel] = mean;
+        invs[channel] = inv;
+    }
+};

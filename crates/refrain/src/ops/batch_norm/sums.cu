@@ -31,22 +31,30 @@ DEVICE PARAMETER moved(PARAMETER old, double momentum, double batch) {
 }
 DEVICE bool finite(PARAMETER x) { return fabs(to<double>(x)) < (double)INFINITY_F; }
 
-DEVICE double inverse_std(const Reduction& r, const Moments& s) { return 1.0 / sqrt(s.squares / s.count + r.s[1]); }
+struct Statistics { double mean, squares, inv; };
+
+// Those of a channel, whose values have the pivot and the sums. `share` is 1 by their number: one division, beside loads,
+// instead of one for each statistic behind the sums.
+DEVICE Statistics statistics(const Reduction& r, double pivot, double share, State s) {
+    double away = s.sum * share, squares = s.squares - s.sum * away;
+    // Rounding may leave less than nothing.
+    if (squares < 0.0) squares = 0.0;
+    return {pivot + away, squares, rsqrt(squares * share + r.s[1])};
+}
 
 // Results: mean and 1/std, and the new running statistics. Extra operands: the old ones. s: momentum, eps. A channel that
 // would get a running statistic that is not finite keeps both.
-DEVICE void store_statistics(const Reduction& r, i64 channel, const Moments& s, double inv) {
+DEVICE void store_statistics(const Reduction& r, i64 channel, const Statistics& s) {
     put_result<COMPUTE>(r.y[0], channel, false, s.mean);
-    put_result<COMPUTE>(r.y[1], channel, false, inv);
+    put_result<COMPUTE>(r.y[1], channel, false, s.inv);
     PARAMETER old_mean = extra<PARAMETER>(r, 0)[channel], old_var = extra<PARAMETER>(r, 1)[channel];
     PARAMETER mean = moved(old_mean, r.s[0], s.mean);
-    PARAMETER var = moved(old_var, r.s[0], s.squares / (s.count - 1.0));
+    PARAMETER var = moved(old_var, r.s[0], s.squares / ((double)r.elements - 1.0));
     bool both = finite(mean) && finite(var);
     reinterpret_cast<PARAMETER*>(r.y[2])[channel] = both ? mean : old_mean;
     reinterpret_cast<PARAMETER*>(r.y[3])[channel] = both ? var : old_var;
 }
 DEVICE void finish(const Reduction& r, i64 channel, State sums) {
-    Moments s(r, pivot_of(r, channel), sums);
-    store_statistics(r, channel, s, inverse_std(r, s));
+    store_statistics(r, channel, statistics(r, pivot_of(r, channel), 1.0 / (double)r.elements, sums));
 }
 #endif

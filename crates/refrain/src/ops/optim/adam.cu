@@ -37,6 +37,18 @@ struct Adam {
     template <int N> DEVICE void clear(i64 at) const { put_zeros<N>(g + at); }
 };
 
+// `base`, from 0 to 1, to the power of `n`. Squaring takes a fraction of the time of `pow`, for which the whole step waits. It rounds
+// to f64 up to 2 log2(n) times; what that adds up to is far below a rounding of f32.
+DEVICE double power(double base, i64 n) {
+    if (sizeof(COMPUTE) > 4) return pow(base, (double)n);
+    double y = 1.0;
+    for (; n > 0; n >>= 1) {
+        if (n & 1) y *= base;
+        base *= base;
+    }
+    return y;
+}
+
 KERNEL(adam, AdamArgs, p) {
     __shared__ double powers[2];
     const i64 most = 0x7fffffffffffffff, step = *p.step;
@@ -45,8 +57,8 @@ KERNEL(adam, AdamArgs, p) {
         return;
     }
     // Two warps, so that the powers are computed side by side.
-    if (threadIdx.x == 0) powers[0] = pow(p.beta1, (double)(step + 1));
-    if (threadIdx.x == 32) powers[1] = pow(p.beta2, (double)(step + 1));
+    if (threadIdx.x == 0) powers[0] = power(p.beta1, step + 1);
+    if (threadIdx.x == 32) powers[1] = power(p.beta2, step + 1);
     __syncthreads();
     Adam o;
     o.p = p.parameters;

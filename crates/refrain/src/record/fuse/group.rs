@@ -1,16 +1,18 @@
 //! Which launches may share a loop.
 
 use crate::device::Mode;
-use crate::device::cuda::{Piece, Product};
+use crate::device::cuda::{
+    Elements, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS as MAX_TAIL_SCALARS, Piece, Product,
+};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
-use crate::kernels::elementwise::chain::{MAX_AXES, MAX_DRAWS, MAX_SCALARS, MAX_VALUES};
+use crate::kernels::elementwise::chain::{MAX_AXES, MAX_SCALARS, MAX_VALUES};
 use crate::kernels::products::cuda as products;
 use crate::tensor::{DType, Layout, Shape};
 
 /// Kernels in one chain at most.
 const MAX_PIECES: usize = 16;
 
-/// What launches that share a loop touch, or a product and those behind it.
+/// What launches that share a loop touch, or one that takes a tail and those behind it.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     /// The shape of the loop, without axes of one element.
@@ -18,19 +20,45 @@ pub(super) struct Group {
     touched: Vec<Touched>,
     /// The states of generators, with what is added to their counters.
     words: Vec<(Access, u64)>,
-    /// What the group begins with, if it is a product. The loop goes over its result.
-    product: Option<Begins>,
+    /// What the group begins with, if it takes a tail. The loop goes over its result.
+    begins: Option<Begins>,
     pieces: usize,
     scalars: usize,
 }
 
-/// What a product touches besides tensors that have an element for each element of its result.
+/// What a launch that takes a tail touches besides tensors that have an element for each element of its result.
 #[derive(Clone, Debug)]
 struct Begins {
     /// Elements of a row of the result.
     n: usize,
     reads: Vec<Access>,
     writes: Vec<Access>,
+}
+
+/// The numbers of the operands of a launch that takes a tail that have an element for each element of its result.
+#[derive(Clone, Copy)]
+pub(super) struct First {
+    /// The result, and what is kept of it.
+    pub(super) result: usize,
+    pub(super) kept: Option<usize>,
+    pub(super) residual: Option<usize>,
+    /// Elements of a row of the result.
+    pub(super) row: usize,
+}
+
+impl First {
+    pub(super) fn product(product: &Product) -> First {
+        First {
+            result: product.c.pointer.number(),
+            kept: product.kept.map(|kept| kept.pointer.number()),
+            residual: product.residual.map(|residual| residual.pointer.number()),
+            row: product.n,
+        }
+    }
+
+    pub(super) fn elements(elements: &dyn Elements) -> First {
+        First { result: 0, kept: None, residual: None, row: elements.row() }
+    }
 }
 
 /// A view of a tensor, with an element for each element of the loop.
@@ -80,7 +108,7 @@ impl Group {
             shape,
             touched: Vec::new(),
             words: Vec::new(),
-            product: None,
+            begins: None,
             pieces: pieces.len(),
             scalars: pieces.iter().map(|piece| piece.scalars.len()).sum(),
         };
@@ -99,14 +127,13 @@ impl Group {
         group.is_small().then_some(group)
     }
 
-    /// A group of one launch, which is a product.
-    pub(super) fn of_product(launch: &RecordedLaunch, product: &Product) -> Option<Group> {
-        let whole = launch.writes[product.c.pointer.number()].0.layout.shape();
-        let kept = product.kept.map(|kept| kept.pointer.number());
-        let residual = product.residual.map(|residual| residual.pointer.number());
-        let mut begins = Begins { n: product.n, reads: Vec::new(), writes: Vec::new() };
+    /// A group of one launch, which takes a tail.
+    pub(super) fn of_first(launch: &RecordedLaunch, first: First) -> Option<Group> {
+        let First { result, kept, residual, row } = first;
+        let whole = launch.writes[result].0.layout.shape();
+        let mut begins = Begins { n: row, reads: Vec::new(), writes: Vec::new() };
         let (shape, touched, words) = (squeezed(whole), Vec::new(), Vec::new());
-        let mut group = Group { shape, touched, words, product: None, pieces: 0, scalars: 0 };
+        let mut group = Group { shape, touched, words, begins: None, pieces: 0, scalars: 0 };
         for (i, access) in launch.reads.iter().enumerate() {
             match residual == Some(i) {
                 true => group.touch(access, whole, false)?,
@@ -114,12 +141,12 @@ impl Group {
             }
         }
         for (o, (access, _)) in launch.writes.iter().enumerate() {
-            match o == product.c.pointer.number() || kept == Some(o) {
+            match o == result || kept == Some(o) {
                 true => group.touch(access, whole, true)?,
                 false => begins.writes.push(access.clone()),
             }
         }
-        group.product = Some(begins);
+        group.begins = Some(begins);
         group.is_small().then_some(group)
     }
 
@@ -159,7 +186,7 @@ impl Group {
         let fits = self.pieces <= MAX_PIECES
             && self.words.len() <= MAX_DRAWS
             && self.words.iter().all(|(state, _)| is_read_only(state));
-        fits && match &self.product {
+        fits && match &self.begins {
             None => {
                 self.shape.rank() <= MAX_AXES
                     && self.touched.len() <= MAX_VALUES
@@ -170,8 +197,8 @@ impl Group {
                     true => known.access.layout.is_contiguous(),
                     false => products::reads(&known.access.layout, *n),
                 };
-                self.touched.len() <= products::MAX_OPERANDS
-                    && self.scalars <= products::MAX_SCALARS
+                self.touched.len() <= MAX_OPERANDS
+                    && self.scalars <= MAX_TAIL_SCALARS
                     && self.touched.iter().all(is_beside)
                     && reads.iter().all(is_read_only)
                     && writes.iter().all(|write| {
@@ -194,24 +221,24 @@ impl Group {
         Some(Group { shape: shape.clone(), touched: touched.collect::<Option<_>>()?, ..self.clone() })
     }
 
-    /// Whether it begins with a product.
-    pub(super) fn has_product(&self) -> bool {
-        self.product.is_some()
+    /// Whether it begins with a launch that takes a tail.
+    pub(super) fn has_first(&self) -> bool {
+        self.begins.is_some()
     }
 
     /// Both in one loop, if that computes the same.
     pub(super) fn join(&self, other: &Group) -> Option<Group> {
-        let has_two_products = self.has_product() && other.has_product();
-        if self.shape.numel() != other.shape.numel() || has_two_products {
+        let has_two = self.has_first() && other.has_first();
+        if self.shape.numel() != other.shape.numel() || has_two {
             return None;
         }
-        // The loop of a product has the shape of its result.
-        let (mut whole, other) = match other.reshaped(&self.shape).filter(|_| other.product.is_none()) {
+        // The loop of a launch that takes a tail has the shape of its result.
+        let (mut whole, other) = match other.reshaped(&self.shape).filter(|_| other.begins.is_none()) {
             Some(other) => (self.clone(), other),
-            None if self.product.is_none() => (self.reshaped(&other.shape)?, other.clone()),
+            None if self.begins.is_none() => (self.reshaped(&other.shape)?, other.clone()),
             None => return None,
         };
-        whole.product = whole.product.or(other.product);
+        whole.begins = whole.begins.or(other.begins);
         whole.pieces += other.pieces;
         whole.scalars += other.scalars;
         other.touched.into_iter().try_for_each(|touched| whole.add(touched))?;

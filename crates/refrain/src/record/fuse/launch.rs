@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::group::{ElementAccess, Group, adds};
+use super::group::{ElementAccess, First, Group, adds};
 use super::{Fusible, names};
-use crate::device::cuda::{CudaArgs, Gpu, Piece, Pointer, Product, Work};
+use crate::device::cuda::{CudaArgs, Elements, Gpu, Piece, Pointer, Product, Work};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::{Device, HostArgs, Kernel, Launch, Mode, OPERANDS, Operand, RESULTS, Storage};
 use crate::error::Result;
@@ -33,6 +33,7 @@ enum Fused {
     Chain(Chain),
     /// A product, and the other parts behind it.
     Product(Box<Product>, Tail),
+    Elements(Box<dyn Elements>, Tail),
 }
 
 /// A launch within a fused launch.
@@ -71,6 +72,7 @@ impl Kernel for FusedKernel {
         match &self.0.kernel {
             Fused::Chain(chain) => chain.run(args),
             Fused::Product(product, tail) => products::run_own(args, product, Some(tail)),
+            Fused::Elements(elements, tail) => elements.run(args, Some(tail)),
         }
     }
 
@@ -82,6 +84,7 @@ impl Kernel for FusedKernel {
         Ok(match &self.0.kernel {
             Fused::Chain(_) => 0,
             Fused::Product(product, _) => products::own_workspace(gpu, product),
+            Fused::Elements(elements, _) => elements.workspace(),
         })
     }
 
@@ -173,23 +176,27 @@ pub(super) fn build<'a>(
         let launch = &recorded.launches[n];
         match &fusible?.work {
             Work::Pieces(pieces) => build.add(launch, pieces)?,
-            Work::Product(product) => {
-                build.add_product(launch, product)?;
+            work => {
+                build.add_first(launch, work)?;
                 workspace = launch.workspace.clone();
             }
         }
     }
     let parts = members.map(|(n, _)| build.part(&recorded.launches[n])).collect::<Option<Vec<_>>>()?;
     let op = names::name(parts.iter().map(|part| part.op));
-    let Build { values, accesses, words, pieces, product, inner, reads, writes, .. } = build;
+    let Build { values, accesses, words, pieces, first, inner, reads, writes, .. } = build;
     let inner = inner.into_iter().map(|t| recorded.temporaries[t].bytes).collect();
     let chain = Chain::new(values, words, pieces);
-    let kernel = match product {
+    let kernel = match first {
         None => Fused::Chain(chain),
-        Some((product, results)) => {
+        Some((first, row, results)) => {
             let layouts = accesses.iter().map(|access| &access.layout);
-            let tail = Tail::new(chain, layouts, results, product.n)?;
-            Fused::Product(product.into(), tail)
+            let tail = Tail::new(chain, layouts, results, row)?;
+            match first {
+                Work::Product(product) => Fused::Product(product, tail),
+                Work::Elements(elements) => Fused::Elements(elements, tail),
+                Work::Pieces(_) => return None,
+            }
         }
     };
     let kernel = FusedKernel(Arc::new(Parts { parts, inner, kernel }));
@@ -211,8 +218,9 @@ struct Build<'a> {
     accesses: Vec<ElementAccess>,
     words: Vec<ChainWords>,
     pieces: Vec<ChainPiece>,
-    /// The product, with the numbers of the values of C and of what it keeps.
-    product: Option<(Product, [Option<usize>; 2])>,
+    /// The launch that takes a tail, how many elements a row of its result has, and the numbers of the values of the result and
+    /// of what it keeps.
+    first: Option<(Work, usize, [Option<usize>; 2])>,
     /// The temporaries that are not stored.
     inner: Vec<usize>,
     reads: Vec<Access>,
@@ -228,7 +236,7 @@ impl<'a> Build<'a> {
             accesses: Vec::new(),
             words: Vec::new(),
             pieces: Vec::new(),
-            product: None,
+            first: None,
             inner: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
@@ -246,10 +254,13 @@ impl<'a> Build<'a> {
         Some(())
     }
 
-    fn add_product(&mut self, launch: &RecordedLaunch, product: &Product) -> Option<()> {
-        let kept = product.kept.map(|kept| kept.pointer.number());
-        let residual = product.residual.map(|residual| residual.pointer.number());
-        // The product runs before all pieces, so none may compute what it reads or writes.
+    fn add_first(&mut self, launch: &RecordedLaunch, work: &Work) -> Option<()> {
+        let First { result, kept, residual, row } = match work {
+            Work::Product(product) => First::product(product),
+            Work::Elements(elements) => First::elements(&**elements),
+            Work::Pieces(_) => return None,
+        };
+        // It runs before all pieces, so none may compute what it reads or writes.
         let is_computed = |build: &Build<'_>, v: usize| build.pieces.iter().any(|piece| piece.y == v);
         let (mut reads, mut writes, mut results) = (Vec::new(), Vec::new(), [None; 2]);
         for (i, access) in launch.reads.iter().enumerate() {
@@ -263,7 +274,7 @@ impl<'a> Build<'a> {
             reads.push(Pointer::read(read));
         }
         for (o, (access, mode)) in launch.writes.iter().enumerate() {
-            let is_result = [o == product.c.pointer.number(), kept == Some(o)];
+            let is_result = [o == result, kept == Some(o)];
             let write = match is_result.iter().position(|&is| is) {
                 Some(result) => {
                     let value = self.write(access, *mode)?;
@@ -279,7 +290,12 @@ impl<'a> Build<'a> {
             };
             writes.push(write.map_or(Pointer::NOTHING, Pointer::write));
         }
-        self.product = Some((product.moved(&reads, &writes)?, results));
+        let moved = match work {
+            Work::Product(product) => Work::Product(product.moved(&reads, &writes)?.into()),
+            Work::Elements(elements) => Work::Elements(elements.moved(&reads, &writes)?),
+            Work::Pieces(_) => return None,
+        };
+        self.first = Some((moved, row, results));
         Some(())
     }
 

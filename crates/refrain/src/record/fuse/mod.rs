@@ -1,6 +1,6 @@
 //! Fuses launches: a launch that computes its results element by element joins those whose results it reads, so that an
-//! element passes through all of them in one kernel. The first of them may be a product of matrices. What only they read is
-//! never stored.
+//! element passes through all of them in one kernel. The first of them may be a product of matrices, or another launch that
+//! takes a tail. What only they read is never stored.
 //!
 //! A rule looks at launches and not at models: [`work`] asks the kernel of a launch what it computes for one element. A
 //! fused launch contains its parts. The CPU and the simulated GPU run the parts; CUDA runs one kernel with the same bits.
@@ -22,7 +22,7 @@ use crate::device::{Device, Storage};
 use crate::error::Result;
 use crate::kernels::products::cuda::takes_tail;
 use crate::recycled::Recycled;
-use group::Group;
+use group::{First, Group};
 
 /// The launches of a program after the pass.
 pub(super) struct Fused {
@@ -33,7 +33,7 @@ pub(super) struct Fused {
     pub(super) parts: Vec<Vec<usize>>,
 }
 
-/// A launch that computes its results element by element, or a product whose result others may take over.
+/// A launch that computes its results element by element, or one that takes a tail.
 struct Fusible {
     work: Work,
     /// What it touches, as a group of one.
@@ -100,7 +100,10 @@ impl Fusible {
         let group = match &work {
             Work::Pieces(_) if launch.workspace.is_some() => None,
             Work::Pieces(pieces) => Group::of(launch, pieces),
-            Work::Product(product) if takes_tail(product, mma) => Group::of_product(launch, product),
+            Work::Product(product) if takes_tail(product, mma) => {
+                Group::of_first(launch, First::product(product))
+            }
+            Work::Elements(elements) => Group::of_first(launch, First::elements(&**elements)),
             Work::Product(_) => None,
         };
         Some(Fusible { work, group: group? })
@@ -138,7 +141,7 @@ fn temporaries(launch: &RecordedLaunch) -> SmallVec<[usize; 8]> {
 ///
 /// A launch can join the nodes that it waits for in two ways, and neither needs a search. A node that nobody waits for
 /// can run later: where the launch is. The last one of the nodes that a launch waits for can stay where it is, and
-/// the launch runs there instead. A product joins nothing: others join it.
+/// the launch runs there instead. A launch that takes a tail joins nothing: others join it.
 fn nodes(fusible: &[Option<Fusible>], waits: &[Vec<usize>]) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::with_capacity(waits.len());
     let mut node_of: Vec<usize> = Vec::with_capacity(waits.len());
@@ -147,13 +150,14 @@ fn nodes(fusible: &[Option<Fusible>], waits: &[Vec<usize>]) -> Vec<Node> {
         before.sort_unstable_by_key(|&b| std::cmp::Reverse(nodes[b].place));
         before.dedup();
         let mut group = fusible[at].as_ref().map(|f| f.group.clone());
-        let begins = fusible[at].as_ref().is_some_and(|f| matches!(f.work, Work::Product(_)));
+        let begins = fusible[at].as_ref().is_some_and(|f| f.group.has_first());
         let (mut place, mut followed) = (at, false);
         let mut joined: SmallVec<[usize; 4]> = SmallVec::new();
         for (i, &b) in before.iter().enumerate() {
             let node = &mut nodes[b];
-            // A product stays at its place: its factors may be far larger than its result, and would be kept for longer.
-            let stays = node.group.as_ref().is_some_and(Group::has_product);
+            // What takes a tail stays at its place: the factors of a product may be far larger than its result, and would be
+            // kept for longer.
+            let stays = node.group.as_ref().is_some_and(Group::has_first);
             let may_join = !begins && (i == 0 || !(node.followed || stays));
             let whole = group.as_ref().zip(node.group.as_ref()).filter(|_| may_join);
             match whole.and_then(|(group, other)| group.join(other)) {

@@ -58,6 +58,9 @@ const SYMBOLS: &[&str] = &[
 const LEAST_WORK: usize = 1 << 24;
 /// Products with fewer rows or columns use our own kernels.
 const LEAST_SIDE: usize = 16;
+/// Products on tensor cores with shorter sums use our own kernels: they take as long as it takes to write their results, and a
+/// tail can save reading them again.
+const LEAST_DEPTH: usize = 32;
 /// f32 products with a residual and shorter sums use our own kernels.
 const LEAST_DEPTH_RESIDUAL: usize = 256;
 /// The maximum workspace of an algorithm.
@@ -184,6 +187,9 @@ impl Key {
             return None;
         }
         if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
+            return None;
+        }
+        if tensor_cores && p.k < LEAST_DEPTH {
             return None;
         }
         if p.residual.is_some() && p.dtype == DType::F32 && p.k < LEAST_DEPTH_RESIDUAL {

@@ -28,13 +28,12 @@ template <int W> struct Beside {
     tail::Operands<W> tail;
 };
 
-// The part of C that a block computes, and what its tail begins with.
+// The part of C that a block computes, and what its tail begins with, once the block has taken its turn.
 struct Place { i64 batch; int split, tile_m, tile_n; tail::Begun tail; };
 
 DEVICE Place place(const Job& j) {
     u32 rest = blockIdx.x, tiles_n = (u32)j.tiles_n, tiles_m = (u32)j.tiles_m, splits = (u32)j.splits;
     Place p = {};
-    p.tail = tail::begin(j);
     p.tile_n = (int)(rest % tiles_n);
     rest /= tiles_n;
     p.tile_m = (int)rest;
@@ -45,6 +44,12 @@ DEVICE Place place(const Job& j) {
         p.batch = PARTIAL ? rest / splits : rest;
     }
     return p;
+}
+
+// Takes the block's turn, and loads what the tail begins with. Before, nothing may be read.
+DEVICE void take_turn(const Job& j, Place& p) {
+    take_turn();
+    p.tail = tail::begin(j);
 }
 
 // The start of the operands of one matrix of the batch.

@@ -14,4 +14,4 @@ pub(crate) const FORMS: &str = include_str!("forms.cu");
 pub(crate) const FRAGMENTS: &str = include_str!("fragments.cu");
 
 pub(crate) use plan::{own_workspace, run, run_own, sums_beside, workspace};
-pub(crate) use tail::{MAX_OPERANDS, MAX_SCALARS, Tail, reads, takes_tail};
+pub(crate) use tail::{Tail, reads, takes_tail};

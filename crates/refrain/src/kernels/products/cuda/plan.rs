@@ -4,13 +4,13 @@ use smallvec::{SmallVec, smallvec};
 
 use super::choice::{GemmKernel, GroupTile, SplitK};
 use super::shared::SharedMemory;
-use super::tail::{Tail, TailArgs};
+use super::tail::Tail;
 use super::{FORMS, FRAGMENTS};
 use crate::activation::Activation;
 use crate::device::cuda::cublaslt;
 use crate::device::cuda::{
-    CudaArgs, FlatOperand, Gpu, Grid, KernelSpec, MMA, MatrixOperand, MmaKind, Pointer, Product, Source,
-    WGMMA, padded, params,
+    CudaArgs, FlatOperand, Following, Gpu, Grid, KernelSpec, MMA, MatrixOperand, MmaKind, Pointer, Product,
+    Source, TailArgs, WGMMA, padded, params,
 };
 use crate::error::{Error, Result};
 use crate::kernels::activations::ACTIVATIONS;
@@ -43,6 +43,8 @@ const MOST_WORK_BESIDE: usize = 1 << 32;
 /// The maximum number of rows, columns and numbers along k: positions within the last tile still fit in 32 bits.
 const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 
+/// Adjacent elements of C that a thread has.
+const TAIL_ELEMENTS: usize = 4;
 /// The maximum number of numbers of C in a tile with a tail.
 const MOST_NUMBERS_WITH_TAIL: usize = 64 * 64;
 
@@ -411,7 +413,7 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, tail: Option<&
     let mma = args.mma();
     for p in &product.steppable() {
         let mut plan = GemmPlan::of(p, mma);
-        plan.aligned &= tail.is_none_or(|tail| tail.is_aligned(args));
+        plan.aligned &= tail.is_none_or(|tail| tail.is_aligned(args, TAIL_ELEMENTS));
         let countable =
             plan.blocks(p) <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
         if !countable {

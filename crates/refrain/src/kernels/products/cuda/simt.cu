@@ -73,7 +73,7 @@ template <int COUNT, int STEP> DEVICE void pick(COMPUTE* x, const COMPUTE* row, 
     }
 }
 
-KERNEL(gemm_simt, Job, j, __launch_bounds__(BLOCK_THREADS)) {
+KERNEL_THAT_WAITS(gemm_simt, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     __shared__ __align__(16) COMPUTE a_tiles[2][TILE_K * A_PITCH];
     __shared__ __align__(16) COMPUTE b_tiles[2][TILE_K * B_PITCH];
     Place p = place(j);
@@ -86,6 +86,7 @@ KERNEL(gemm_simt, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     int steps = (to - from + TILE_K - 1) / TILE_K;
     a += row0 * j.a_row + from * j.a_col;
     b += col0 * j.b_col + from * j.b_row;
+    take_turn(j, p);
 
     Share<A_TYPE, TILE_M, A_ALONG_K, A_LOAD, A_COUNT, A_PITCH> a_share;
     Share<B_TYPE, TILE_N, B_ALONG_K, B_LOAD, B_COUNT, B_PITCH> b_share;

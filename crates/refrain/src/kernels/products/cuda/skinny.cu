@@ -6,7 +6,7 @@
 //                warp sums 32 rows of it, one per lane, over every eighth number along k
 //   LOAD         elements of the wide operand per load
 
-KERNEL(gemm_skinny, Job, j, __launch_bounds__(256)) {
+KERNEL_THAT_WAITS(gemm_skinny, Job, j, __launch_bounds__(256)) {
     Place p = place(j);
     const A_TYPE* a;
     const B_TYPE* b;
@@ -26,6 +26,7 @@ KERNEL(gemm_skinny, Job, j, __launch_bounds__(256)) {
     int wide = (int)(WIDE_IS_A ? j.m : j.n), narrow = (int)(WIDE_IS_A ? j.n : j.m);
     int first = (int)(p.split * j.depth), last = (int)min(j.k, p.split * j.depth + j.depth);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    take_turn(j, p);
     COMPUTE acc[NARROW];
     #pragma unroll
     for (int s = 0; s < NARROW; s++) acc[s] = 0;

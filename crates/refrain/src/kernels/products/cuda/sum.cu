@@ -26,12 +26,13 @@ template <int W> DEVICE void add_parts(COMPUTE* sum, const COMPUTE* from, i64 st
     }
 }
 
-KERNEL(gemm_sum, Job, j, __launch_bounds__(THREADS)) {
+KERNEL_THAT_WAITS(gemm_sum, Job, j, __launch_bounds__(THREADS)) {
     i64 total = j.batches * j.m * j.n, groups = total / EACH, rows = j.sums ? j.m : 0;
     int slice = SLICES > 1 ? threadIdx.x / 32 : 0, thread = SLICES > 1 ? threadIdx.x % 32 : threadIdx.x;
     i64 group = (i64)blockIdx.x * (THREADS / SLICES) + thread;
     bool there = group < groups + rows, sum = group >= groups;
     const COMPUTE* partial = reinterpret_cast<const COMPUTE*>(j.partial);
+    take_turn();
     COMPUTE v[1][EACH] = {};
     if (there && !sum) {
         add_parts<EACH>(v[0], partial + group * EACH, total, slice, (int)j.splits);

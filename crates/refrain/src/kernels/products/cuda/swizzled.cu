@@ -69,7 +69,7 @@ static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGE_BYTES, "the block's sums f
 
 // A tail waits for what it reads and computes long. Five small blocks on a multiprocessor hide that better than the four that fit
 // if the compiler may take all the registers that it likes.
-KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL && BLOCK_THREADS == 128 ? 5 : 1)) {
+KERNEL_THAT_WAITS(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL && BLOCK_THREADS == 128 ? 5 : 1)) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
     int from = (int)(p.split * j.depth), left = (int)min(j.k - from, j.depth);
@@ -78,6 +78,7 @@ KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL && BLOCK_THR
     begin(j, p.batch, a, b);
     auto a_pieces = pieces_of_a<TilesA>(j, a, p.tile_m * TILE_M, from);
     auto b_pieces = pieces_of_b<TilesB>(j, b, p.tile_n * TILE_N, from);
+    take_turn(j, p);
     int steps = (left + TILE_K - 1) / TILE_K, fetched = 0, fetch_slot = 0;
     auto fetch_next = [&] {
         if (fetched < steps) {

@@ -1,4 +1,5 @@
-//! Elementwise kernels behind a product, in the same kernel: what would be launched next passes the result on in registers.
+//! Elementwise kernels behind a product, or behind another kernel that computes a result element by element, in the same
+//! kernel: what would be launched next passes the result on in registers.
 //!
 //! The result is rounded to its dtype before, so the bits are those of separate launches.
 
@@ -8,36 +9,22 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use super::plan::{BATCH_RANK, GemmPlan};
-use crate::device::cuda::{CudaArgs, MmaKind, Pointer, Product, View, cublaslt, params};
-use crate::kernels::elementwise::chain::{Chain, MAX_DRAWS, VALUES};
+use crate::device::cuda::{
+    CudaArgs, Following, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS, MmaKind, Pointer, Product, TailArgs, View,
+    cublaslt,
+};
+use crate::kernels::elementwise::chain::{Chain, VALUES};
 use crate::tensor::Layout;
 
 /// The start of the text of every tail.
 const TAIL: &str = include_str!("tail.cu");
-/// Operands and results of a tail at most.
-pub(crate) const MAX_OPERANDS: usize = 12;
-/// Scalars of a tail at most.
-pub(crate) const MAX_SCALARS: usize = 12;
-
-params! {
-    /// What the tail of a product is told.
-    pub(super) struct TailArgs {
-        /// 0, which the compiler does not know.
-        zero: u64,
-        operands: [Pointer; MAX_OPERANDS],
-        s: [f64; MAX_SCALARS],
-        states: [Pointer; MAX_DRAWS],
-        offsets: [u64; MAX_DRAWS],
-    }
-}
-
-/// A chain of elementwise kernels that follows a product.
+/// A chain of elementwise kernels that follows another one: that of a product, say, whose result is C.
 #[derive(Debug)]
 pub(crate) struct Tail {
     /// Its values have an element for each element of C.
     chain: Chain,
     reaches: Vec<Reach>,
-    /// The values that the product computes: C, and what it keeps.
+    /// The values that the first kernel computes: C, and what it keeps.
     results: [Option<usize>; 2],
     text: OnceLock<Arc<str>>,
 }
@@ -107,7 +94,7 @@ impl Tail {
         !self.is_result(v) && self.chain.values[v].is_loaded()
     }
 
-    /// Whether it is stored after the pieces. The product stores its results itself.
+    /// Whether it is stored after the pieces. The first kernel stores its results itself.
     fn is_stored(&self, v: usize) -> bool {
         self.chain.values[v].write.is_some()
             && (!self.is_result(v) || self.chain.pieces.iter().any(|piece| piece.y == v))
@@ -120,33 +107,6 @@ impl Tail {
 
     fn views<'a>(&self, args: &CudaArgs<'a>) -> SmallVec<[View<'a>; MAX_OPERANDS]> {
         self.operands().iter().filter_map(|&v| self.chain.values[v].view(args)).collect()
-    }
-
-    /// Whether four adjacent elements can be loaded and stored at once, if a row has that many.
-    pub(super) fn is_aligned(&self, args: &CudaArgs<'_>) -> bool {
-        self.views(args).iter().all(|view| view.alignment().is_multiple_of(4 * view.dtype.size()))
-    }
-
-    pub(super) fn args(&self, args: &CudaArgs<'_>) -> TailArgs {
-        let mut tail = TailArgs {
-            zero: 0,
-            operands: [Pointer::NOTHING; MAX_OPERANDS],
-            s: [0.0; MAX_SCALARS],
-            states: [Pointer::NOTHING; MAX_DRAWS],
-            offsets: [0; MAX_DRAWS],
-        };
-        tail.operands.iter_mut().zip(self.views(args)).for_each(|(to, view)| *to = view.pointer);
-        tail.s.iter_mut().zip(self.chain.scalars().0).for_each(|(to, s)| *to = s);
-        for (i, words) in self.chain.words.iter().enumerate() {
-            tail.states[i] = args.read(words.state);
-            tail.offsets[i] = words.offset;
-        }
-        tail
-    }
-
-    /// The text that defines what `common.cu` calls.
-    pub(super) fn text(&self) -> Arc<str> {
-        self.text.get_or_init(|| self.written().into()).clone()
     }
 
     fn written(&self) -> String {
@@ -223,5 +183,32 @@ impl Tail {
             let _ = writeln!(text, "    keep<WHOLE>(e.operands[{k}], at + step, there, v{v});");
         }
         text.push_str("}\n");
+    }
+}
+
+impl Following for Tail {
+    fn text(&self) -> Arc<str> {
+        self.text.get_or_init(|| self.written().into()).clone()
+    }
+
+    fn args(&self, args: &CudaArgs<'_>) -> TailArgs {
+        let mut tail = TailArgs {
+            zero: 0,
+            operands: [Pointer::NOTHING; MAX_OPERANDS],
+            s: [0.0; MAX_SCALARS],
+            states: [Pointer::NOTHING; MAX_DRAWS],
+            offsets: [0; MAX_DRAWS],
+        };
+        tail.operands.iter_mut().zip(self.views(args)).for_each(|(to, view)| *to = view.pointer);
+        tail.s.iter_mut().zip(self.chain.scalars().0).for_each(|(to, s)| *to = s);
+        for (i, words) in self.chain.words.iter().enumerate() {
+            tail.states[i] = args.read(words.state);
+            tail.offsets[i] = words.offset;
+        }
+        tail
+    }
+
+    fn is_aligned(&self, args: &CudaArgs<'_>, elements: usize) -> bool {
+        self.views(args).iter().all(|view| view.alignment().is_multiple_of(elements * view.dtype.size()))
     }
 }

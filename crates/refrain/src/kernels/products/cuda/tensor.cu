@@ -9,7 +9,7 @@ constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 constexpr bool SUMS_BY_PRODUCTS = SUMS && !WIDE && sizeof(A_TYPE) == 2;
 static_assert(STAGES * STAGE_BYTES == MEMORY_BYTES, "the launch counts shared memory as the text does");
 
-KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
+KERNEL_THAT_WAITS(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     extern __shared__ __align__(16) unsigned char memory[];
     auto a_tile = [&](int slot) { return reinterpret_cast<A_TYPE*>(memory + slot * STAGE_BYTES); };
     auto b_tile = [&](int slot) { return reinterpret_cast<B_TYPE*>(memory + slot * STAGE_BYTES + TileA::BYTES); };
@@ -23,6 +23,7 @@ KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
 
     auto a_pieces = pieces_of_a<TileA>(j, a, row0, from);
     auto b_pieces = pieces_of_b<TileB>(j, b, col0, from);
+    take_turn(j, p);
     int fetched = 0, fetch_slot = 0;
     auto fetch_next = [&] {
         if (fetched < steps) {

@@ -152,7 +152,7 @@ DEVICE void multiply_quads(float (*d)[4], const u32* const* high, const u32* con
     commit_groups();
 }
 
-KERNEL(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
+KERNEL_THAT_WAITS(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
     int from = (int)(p.split * j.depth), left = (int)min(j.k - from, j.depth);
@@ -163,6 +163,7 @@ KERNEL(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
 
     RowsOfA rows(j, a, row0, from);
     PiecesOfB pieces(j, b, col0, from);
+    take_turn(j, p);
     float x[2][QUADS][4], y[PiecesOfB::EACH][4];
     auto read = [&] {
         if (left >= TILE_K) {
