@@ -31,7 +31,7 @@ struct Case {
 fn state(case: Case, device: &Device) -> Vec<Tensor> {
     let Case { shape, axis, dtype, .. } = case;
     let channels = shape[axis.rem_euclid(3) as usize];
-    let parameters = if case.seed % 2 == 0 && dtype != DType::F64 { DType::F32 } else { dtype };
+    let parameters = if case.seed.is_multiple_of(2) && dtype != DType::F64 { DType::F32 } else { dtype };
     let mut state: Vec<Tensor> = (0..3).map(|salt| filled(&shape, dtype, salt, device)).collect();
     state.push(filled(&shape[2..], dtype, 3, device));
     state.extend([4, 5, 6].map(|salt| filled(&[channels], parameters, salt, device)));
