@@ -87,8 +87,18 @@ pub(crate) fn in_halves<R: Real>(mut lanes: [[R; LANES]; 4]) -> [R; 4] {
     [lanes[0][0], lanes[1][0], lanes[2][0], lanes[3][0]]
 }
 
+/// Bytes of lanes that stay in the L1 cache beside the rows that are added to them.
+const LANES_BYTES: usize = 1 << 14;
+
 /// The sums of `sums.len()` columns of `rows` rows, at most [`RUN`]. The rows begin `step` numbers apart.
 pub(crate) fn columns<T: Stored, R: Real>(x: &[T], step: usize, rows: usize, sums: &mut [R]) {
+    let most = LANES_BYTES / (LANES * size_of::<R>());
+    for (i, sums) in sums.chunks_mut(most).enumerate() {
+        some_columns(&x[i * most..], step, rows, sums);
+    }
+}
+
+fn some_columns<T: Stored, R: Real>(x: &[T], step: usize, rows: usize, sums: &mut [R]) {
     #[cfg(target_arch = "x86_64")]
     if let Some(x) = f16::same(x)
         && let Some(loops) = f16_loops()

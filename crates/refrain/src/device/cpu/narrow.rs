@@ -71,27 +71,26 @@ const BLOCK: usize = 256;
 
 /// Rounds numbers of 64 bits to nearest, ties to even. Both slices have the same length.
 pub(super) fn bf16s_from_f64(from: &[f64], to: &mut [bf16]) {
-    // The least magnitude of a bf16 with all digits.
-    let smallest = f64::from(f32::MIN_POSITIVE);
-    // A number that is a bf16, or more than all of them.
-    let upper = |v: f64| bf16::from_bits(((v as f32).to_bits() >> 16) as u16);
-    let special = |v: f64| {
-        // 1.5 times the number whose last place is that of the smallest bf16, 2^-133.
-        let round = f64::from_bits((1023 + 52 - 133) << 52 | 1 << 51);
-        let subnormal = ((v.abs() + round) - round).copysign(v);
-        let number = if v.abs() < smallest { subnormal } else { seven_digits(v) };
-        if v.is_nan() { v } else { number }
-    };
     simd(
         #[inline(always)]
         || {
+            let mut near = [0.0f32; BLOCK];
             for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-                // As a mask, which comparisons make.
-                let is_special = |v: f64| if v.abs() >= smallest { 0 } else { u64::MAX };
-                if from.iter().fold(0, |any, &v| any | is_special(v)) == 0 {
-                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = upper(seven_digits(v)));
+                let near = &mut near[..from.len()];
+                near.iter_mut().zip(from).for_each(|(near, &v)| *near = v as f32);
+                // Rounding twice is wrong only if the first result is a tie, which the number may not be. As a mask, which
+                // comparisons make.
+                let is_special = |v: f32| {
+                    let is_tie = if v.to_bits() << 16 == 0x8000_0000 { u32::MAX } else { 0 };
+                    is_tie | if v.is_nan() { u32::MAX } else { 0 }
+                };
+                if near.iter().fold(0, |any, &v| any | is_special(v)) == 0 {
+                    for (to, near) in to.iter_mut().zip(&*near) {
+                        let bits = near.to_bits();
+                        *to = bf16::from_bits((bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16);
+                    }
                 } else {
-                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = upper(special(v)));
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = bf16_from_f32(v.to_odd_f32()));
                 }
             }
         },
@@ -132,11 +131,22 @@ fn seven_digits(v: f64) -> f64 {
     f64::from_bits(bits.wrapping_add(up) & !((1 << AWAY) - 1))
 }
 
+/// To the nearest whole number, ties to even, as instructions name it. None of them raises an exception.
+pub(crate) const NEAREST: i32 = 8;
+/// To the largest whole number that is not above.
+pub(crate) const DOWN: i32 = 9;
+/// To the smallest whole number that is not below.
+pub(crate) const UP: i32 = 10;
+
 /// Loops over numbers of 16 bits that are computed in f32, and converted in registers.
 pub(crate) trait HalfLoops: Copy + Send + Sync {
     type Half: Pod;
     /// The bits of 2^16, or of infinity, if that is beyond all numbers.
     const TWO_TO_16: u16;
+    /// The bits of infinity.
+    const INFINITY: u16;
+    /// The bit of a NaN that is not a signalling one.
+    const QUIET: u16;
 
     /// Runs a closure with loops, compiled for the instructions of the machine.
     fn run<O>(self, f: impl FnOnce() -> O) -> O;
@@ -150,6 +160,8 @@ pub(crate) trait HalfLoops: Copy + Send + Sync {
         y: &mut [Self::Half],
         f: impl Fn(N, N) -> N,
     );
+    /// `y[i]`, the whole number beside `x[i]` in direction `TO`, likewise.
+    fn whole<const TO: i32>(self, x: &[Self::Half], y: &mut [Self::Half]);
     /// The number in the arithmetic type.
     fn wide<N: Number>(v: Self::Half) -> N;
     /// The nearest number of 16 bits.
@@ -163,6 +175,8 @@ pub(crate) struct Bf16Loops;
 impl HalfLoops for Bf16Loops {
     type Half = bf16;
     const TWO_TO_16: u16 = 0x4780;
+    const INFINITY: u16 = 0x7f80;
+    const QUIET: u16 = 0x0040;
 
     #[inline(always)]
     fn run<O>(self, f: impl FnOnce() -> O) -> O {
@@ -181,6 +195,20 @@ impl HalfLoops for Bf16Loops {
         for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
             *y = bf16_from_f32(f(Self::wide(a), Self::wide(b)).to_f32());
         }
+    }
+
+    #[inline(always)]
+    fn whole<const TO: i32>(self, x: &[bf16], y: &mut [bf16]) {
+        self.map(
+            x,
+            y,
+            #[inline(always)]
+            |x: f32| match TO {
+                DOWN => x.floor(),
+                UP => x.ceil(),
+                _ => x.round_ties_even(),
+            },
+        );
     }
 
     #[inline(always)]
@@ -243,6 +271,8 @@ pub(crate) trait Converts: Copy + Send + Sync {
     fn widen(self, x: [f16; WIDE]) -> [f32; WIDE];
     /// To nearest, ties to even.
     fn round(self, x: [f32; WIDE]) -> [f16; WIDE];
+    /// The whole numbers in direction `TO`. By an instruction: the compiler makes none of `floor` between conversions.
+    fn whole<const TO: i32>(self, x: [f32; WIDE]) -> [f32; WIDE];
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -266,6 +296,11 @@ impl Converts for V4 {
     #[inline(always)]
     fn round(self, x: [f32; WIDE]) -> [f16; WIDE] {
         bytemuck::cast(self.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(x)))
+    }
+
+    #[inline(always)]
+    fn whole<const TO: i32>(self, x: [f32; WIDE]) -> [f32; WIDE] {
+        bytemuck::cast(self.avx512f._mm512_roundscale_ps::<TO>(bytemuck::cast(x)))
     }
 }
 
@@ -292,6 +327,12 @@ impl Converts for F16c {
     fn round(self, x: [f32; WIDE]) -> [f16; WIDE] {
         let [low, high]: [[f32; WIDE / 2]; 2] = bytemuck::cast(x);
         bytemuck::cast([F16c::round(self, low), F16c::round(self, high)])
+    }
+
+    #[inline(always)]
+    fn whole<const TO: i32>(self, x: [f32; WIDE]) -> [f32; WIDE] {
+        let (avx, [low, high]) = (self.v3().avx, bytemuck::cast(x));
+        bytemuck::cast([avx._mm256_round_ps::<TO>(low), avx._mm256_round_ps::<TO>(high)])
     }
 }
 
@@ -339,20 +380,69 @@ impl<C: Converts> F16Loops<C> {
     /// Adds rows, one after the other, as long as the sums.
     #[inline(always)]
     pub(crate) fn add<R: Number, const K: usize>(self, sums: &mut [R], rows: [&[f16]; K]) {
+        let whole = sums.len() / WIDE;
         let (sums, sums_rest) = sums.as_chunks_mut::<WIDE>();
-        let rows = rows.map(|row| row.as_chunks::<WIDE>());
-        for (i, sums) in sums.iter_mut().enumerate() {
+        // Of one known length, so that the loop has no checks. Not by `array::map`, which is a call where it is not inlined.
+        let (mut chunks, mut rests) = ([&[][..]; K], [&[][..]; K]);
+        for k in 0..K {
+            let (row, rest) = rows[k].as_chunks::<WIDE>();
+            (chunks[k], rests[k]) = (&row[..whole], rest);
+        }
+        for (i, sums) in sums[..whole].iter_mut().enumerate() {
+            let mut all = *sums;
             for k in 0..K {
-                let row = self.0.widen(rows[k].0[i]);
+                let row = self.0.widen(chunks[k][i]);
                 for l in 0..WIDE {
-                    sums[l] = sums[l].plus(R::from_f32(row[l]));
+                    all[l] = all[l].plus(R::from_f32(row[l]));
                 }
             }
+            *sums = all;
         }
         for (i, sum) in sums_rest.iter_mut().enumerate() {
             for k in 0..K {
-                *sum = sum.plus(R::from_f32(f16_to_f32(rows[k].1[i])));
+                *sum = sum.plus(R::from_f32(f16_to_f32(rests[k][i])));
             }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<C: Converts> F16Loops<C> {
+    /// `y[i] = f(x[i], with[0][i], ...)`, inside [`run`](HalfLoops::run). All slices have the same length.
+    #[inline(always)]
+    pub(crate) fn map_with<const K: usize>(
+        self,
+        x: &[f16],
+        with: [&[f32]; K],
+        y: &mut [f16],
+        f: impl Fn(f32, [f32; K]) -> f32,
+    ) {
+        let whole = x.len() / WIDE;
+        let (x, x_rest) = x.as_chunks::<WIDE>();
+        let (y, y_rest) = y.as_chunks_mut::<WIDE>();
+        // Of one known length, so that the loop has no checks.
+        let (mut chunks, mut rests) = ([&[][..]; K], [&[][..]; K]);
+        for k in 0..K {
+            let (chunk, rest) = with[k].as_chunks::<WIDE>();
+            (chunks[k], rests[k]) = (&chunk[..whole], rest);
+        }
+        for (i, (y, &x)) in y[..whole].iter_mut().zip(x).enumerate() {
+            let (x, mut wide) = (self.0.widen(x), [0.0; WIDE]);
+            for l in 0..WIDE {
+                let mut numbers = [0.0; K];
+                for k in 0..K {
+                    numbers[k] = chunks[k][i][l];
+                }
+                wide[l] = f(x[l], numbers);
+            }
+            *y = self.0.round(wide);
+        }
+        for (i, (y, &x)) in y_rest.iter_mut().zip(x_rest).enumerate() {
+            let mut numbers = [0.0; K];
+            for k in 0..K {
+                numbers[k] = rests[k][i];
+            }
+            *y = f16_from_f32(f(f16_to_f32(x), numbers));
         }
     }
 }
@@ -361,6 +451,8 @@ impl<C: Converts> F16Loops<C> {
 impl<C: Converts> HalfLoops for F16Loops<C> {
     type Half = f16;
     const TWO_TO_16: u16 = 0x7c00;
+    const INFINITY: u16 = 0x7c00;
+    const QUIET: u16 = 0x0200;
 
     #[inline(always)]
     fn run<O>(self, f: impl FnOnce() -> O) -> O {
@@ -399,6 +491,18 @@ impl<C: Converts> HalfLoops for F16Loops<C> {
         if !y_rest.is_empty() {
             y_rest.copy_from_slice(&self.both(padded(a_rest), padded(b_rest), f)[..y_rest.len()]);
         }
+    }
+
+    #[inline(always)]
+    fn whole<const TO: i32>(self, x: &[f16], y: &mut [f16]) {
+        let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<WIDE>(), y.as_chunks_mut::<WIDE>());
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = self.0.round(self.0.whole::<TO>(self.0.widen(x)));
+        }
+        let mut last = [f16::ZERO; WIDE];
+        last[..x_rest.len()].copy_from_slice(x_rest);
+        let last = self.0.round(self.0.whole::<TO>(self.0.widen(last)));
+        y_rest.copy_from_slice(&last[..y_rest.len()]);
     }
 
     #[inline(always)]
@@ -479,6 +583,32 @@ mod tests {
             let v = f32::from_bits(bits);
             assert_eq!(bf16_from_f32(v).to_bits(), bf16::from_f32_const(v).to_bits(), "bf16 of {bits:08x}");
             assert_eq!(f16_from_f32(v).to_bits(), f16::from_f32_const(v).to_bits(), "f16 of {bits:08x}");
+        }
+    }
+
+    /// Numbers all over the range, every tie, and numbers so near to one that f32 cannot tell.
+    #[test]
+    fn numbers_of_64_bits_are_rounded_to_bf16_once() {
+        let numbers = (0..=u16::MAX).flat_map(|high| {
+            let (low, next) =
+                (bf16::from_bits(high).to_f64(), bf16::from_bits(high.wrapping_add(1)).to_f64());
+            let tie = (low + next) / 2.0;
+            [
+                low,
+                tie,
+                tie * (1.0 + 1e-12),
+                tie * (1.0 - 1e-12),
+                low * (1.0 + 1e-3),
+                f64::from(f32::MAX) * low,
+            ]
+        });
+        let mut numbers: Vec<f64> = numbers.chain([1e300, -1e-300, f64::MIN_POSITIVE / 4.0]).collect();
+        // In blocks with ties and without.
+        numbers.extend((0..1000).map(|i| f64::from(i) * 0.1 - 17.3));
+        let mut found = vec![bf16::ZERO; numbers.len()];
+        bf16s_from_f64(&numbers, &mut found);
+        for (found, &v) in found.iter().zip(&numbers) {
+            assert_eq!(found.to_bits(), bf16_from_f32(v.to_odd_f32()).to_bits(), "{v:e}");
         }
     }
 }

@@ -457,6 +457,8 @@ pub(crate) trait Real:
     }
     /// `e^x - 1`, exact also for small `x`.
     fn expm1(self) -> Self;
+    /// The exact GELU.
+    fn gelu(self) -> Self;
     fn gelu_tanh(self) -> Self;
     fn gelu_tanh_grad(self) -> Self;
     /// Neither 0 nor subnormal nor infinite nor NaN.
@@ -513,6 +515,11 @@ macro_rules! real {
             fn sigmoid(self) -> $t {
                 use $math as math;
                 math::sigmoid(self)
+            }
+            #[inline(always)]
+            fn gelu(self) -> $t {
+                use $math as math;
+                math::gelu(self)
             }
             #[inline(always)]
             fn gelu_tanh(self) -> $t {

@@ -13,7 +13,7 @@ const INV_SQRT_TAU: f64 = 0.398_942_280_401_432_7;
 /// The exact GELU.
 #[inline(always)]
 pub(crate) fn gelu<R: Real>(x: R) -> R {
-    R::c(0.5) * x * (R::ONE + (x * R::c(INV_SQRT_2)).erf())
+    x.gelu()
 }
 
 /// The derivative of the exact GELU.

@@ -141,6 +141,24 @@ fn gradients_of_many_values_are_those_of_the_formula() {
     }
 }
 
+/// In one pass or in several, with columns that fill registers and others.
+#[test]
+fn halves_are_normalised_as_f32_and_rounded_once() {
+    let device = Device::cpu();
+    for (dtype, channels) in [(DType::F16, 37), (DType::F16, 7), (DType::F16, 600), (DType::BF16, 37)] {
+        let x = leaf(&[70, channels], &device).detach().to_dtype(dtype).unwrap();
+        for training in [true, false] {
+            let of = |dtype: DType| {
+                let p =
+                    parameters(channels, DType::BF16, &device).map(|t| t.to_dtype(dtype).unwrap().detach());
+                normalise(&x.to_dtype(dtype).unwrap(), &p, 1, training).unwrap()
+            };
+            let wide = of(DType::F32).to_dtype(dtype).unwrap();
+            assert_eq!(values(&of(dtype)), values(&wide), "{channels} channels, {dtype}, {training}");
+        }
+    }
+}
+
 #[test]
 fn destinations_and_statistics_may_be_parts_of_larger_tensors() {
     for device in devices() {

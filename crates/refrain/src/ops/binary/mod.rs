@@ -87,7 +87,11 @@ impl NumberRows for Binary {
     }
 
     fn rows_of_halves<L: HalfLoops>(&self, loops: L, x: &[Runs<'_, L::Half>], y: RunsMut<'_, L::Half>) {
-        self.of_both_halves::<f32, L>(loops, x[0], x[1], y);
+        match self {
+            Binary::Maximum => table::extremes_of_halves::<L, false>(loops, x[0], x[1], y),
+            Binary::Minimum => table::extremes_of_halves::<L, true>(loops, x[0], x[1], y),
+            _ => self.of_both_halves::<f32, L>(loops, x[0], x[1], y),
+        }
     }
 
     fn halves_with_one<L: HalfLoops>(

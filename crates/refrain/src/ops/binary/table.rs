@@ -156,6 +156,40 @@ pub(super) fn of_scalar_halves<N: Number, L: HalfLoops>(
     );
 }
 
+/// The larger (or smaller) of two numbers of 16 bits, by their bits: as in f32, without converting them.
+pub(super) fn extremes_of_halves<L: HalfLoops, const SMALLER: bool>(
+    loops: L,
+    a: Runs<'_, L::Half>,
+    b: Runs<'_, L::Half>,
+    mut y: RunsMut<'_, L::Half>,
+) {
+    let size = |v: i16| v & i16::MAX;
+    // In the order of the numbers; both zeros are 0.
+    let key = |v: i16| (size(v) ^ v >> 15).wrapping_sub(v >> 15);
+    let is_nan = |v: i16| size(v) > L::INFINITY as i16;
+    let of = |a: i16, b: i16| {
+        let is_beyond = if SMALLER { key(a) < key(b) } else { key(a) > key(b) };
+        let number = if (is_beyond & !is_nan(b)) | is_nan(a) { a } else { b };
+        number | if is_nan(number) { L::QUIET as i16 } else { 0 }
+    };
+    loops.run(
+        #[inline(always)]
+        || {
+            y.each(
+                #[inline(always)]
+                |r, y| {
+                    let rows = [a.row(r, y.len()), b.row(r, y.len())];
+                    let [a, b]: [&[i16]; 2] = rows.map(bytemuck::cast_slice);
+                    let y: &mut [i16] = bytemuck::cast_slice_mut(y);
+                    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+                        *y = of(a, b);
+                    }
+                },
+            );
+        },
+    );
+}
+
 /// A question whose answer is stored: 0 or 1.
 #[inline(always)]
 pub(super) fn byte<N: Number>(f: impl Fn(N, N) -> bool) -> impl Fn(N, N) -> u8 {

@@ -1,9 +1,11 @@
-//! Convolutions on the CPU: a product for each image and group, with its windows as a matrix. In f16 or bf16, operands are
-//! rounded to that dtype and multiplied in f32, pairs of bf16 by the instruction for them, if the processor has it.
+//! Convolutions on the CPU: a product for each image and group, with its windows packed from the image ([`Padded`]) or as a matrix.
+//! In f16 or bf16, operands are rounded to that dtype and multiplied in f32, pairs of bf16 by the instruction for them, if the
+//! processor has it. Either way, a sum has the same order.
 
 use half::bf16;
 use rayon::prelude::*;
 
+use super::padded::Padded;
 use super::weight_gradient::WeightGradient;
 use super::windows::Windows;
 use super::{Convolution, Direction};
@@ -16,14 +18,18 @@ use crate::device::cpu::simd::simd;
 use crate::device::cpu::widen::{Bf16Operand, Widened, output};
 use crate::error::Result;
 use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Paired, Single};
+use crate::kernels::rows;
 use crate::kernels::window::Window;
 use crate::tensor::DType;
 
 /// Parts of the images of a weight's gradient, at most, which threads sum side by side.
 const MOST_PARTS: usize = 16;
 
-/// Numbers of the bias's gradient that are added one after the other.
-const RUN: usize = 64;
+/// Numbers of a weight's gradient that a thread sums at a time.
+const PIECE: usize = 1 << 12;
+
+/// With fewer images and groups, threads share the rows of each.
+const FEW_IMAGES: usize = 8;
 
 /// `c (+)= a b`, of factors `E`.
 type Product<'a, E, R> = &'a (dyn Fn(Matrix<'_, E>, Matrix<'_, E>, MatrixMut<'_, R>, Accumulate) + Sync);
@@ -87,14 +93,36 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
         };
         let windows = window.map(|window| Windows::new(window, from.0, from.1, to.1));
         let weights = windows.map(|windows| self.weights(&windows, [from.0, to.0]));
+        let padded = windows.and_then(|windows| {
+            let (x, weights) = (R::same(self.x)?, R::same(weights.as_deref()?)?);
+            let padded = Padded::new(&windows)?;
+            Some((padded, padded.places(&windows), x, weights))
+        });
         output(args, 0, |y: &mut [R]| {
             if y.is_empty() {
                 return;
             }
+            let images_and_groups = y.len() / (to.0 * plane);
             parallel::for_each(true, y.par_chunks_mut(to.0 * plane).enumerate(), |(at, y)| {
                 let group = at % groups;
-                let x = &self.x[at * from.0 * from_plane..][..from.0 * from_plane];
                 let bias = bias.map(|bias| &bias[group * to.0..][..to.0]);
+                if let Some((padded, places, x, weights)) = &padded {
+                    let image = padded.image(&x[at * from.0 * from_plane..][..from.0 * from_plane]);
+                    let depth = places.len();
+                    let weights = Matrix::row_major(&weights[group * to.0 * depth..], to.0, depth);
+                    let few = images_and_groups < FEW_IMAGES && parallel::allowed();
+                    let block = if few { to.0.div_ceil(16).next_multiple_of(12) } else { to.0 };
+                    return parallel::for_each(
+                        few,
+                        y.par_chunks_mut(block * plane).enumerate(),
+                        |(at, y)| {
+                            let (first, rows) = (at * block, y.len() / plane);
+                            let bias = bias.map(|bias| &bias[first..]);
+                            padded.multiply(&image, places, weights.rows_from(first, rows), bias, keep, y);
+                        },
+                    );
+                }
+                let x = &self.x[at * from.0 * from_plane..][..from.0 * from_plane];
                 if let (Some(windows), Some(weights)) = (&windows, &weights) {
                     return self.by_windows(windows, weights, (x, group), (to, bias), keep, y);
                 }
@@ -229,6 +257,8 @@ fn gradient_in<E: Stored, R: Real>(
     let (m, from) = (places.out / places.groups, channels / places.groups);
     let windows = Windows::new(places.window, from, [height, width], places.count);
     let (depth, begin, zero) = (windows.depth(), windows.begin, E::from_number(R::ZERO));
+    let padded = Padded::new(&windows).filter(|_| windows.overlap());
+    let padded = padded.and_then(|padded| Some((padded, R::same(x)?, R::same(dy)?)));
     // Each part sums its images in their order; their number depends on the shape alone.
     let parts = n.clamp(1, MOST_PARTS);
     let keep = args.accumulate(0);
@@ -240,13 +270,26 @@ fn gradient_in<E: Stored, R: Real>(
         let each = m * depth;
         let piece = |(at, sums): (usize, &mut [R])| {
             let (part, group) = (at / places.groups, at % places.groups);
+            let images = part * n / parts..(part + 1) * n / parts;
+            let of_x = |image: usize| {
+                let at = (image * places.groups + group) * from * height * width;
+                at..at + from * height * width
+            };
+            let of_dy = |image: usize| {
+                let at = (image * places.groups + group) * m * rows * columns;
+                at..at + m * rows * columns
+            };
+            if let Some((padded, x, dy)) = padded {
+                for image in images {
+                    padded.add_gradient(&padded.image(&x[of_x(image)]), &dy[of_dy(image)], m, sums);
+                }
+                return;
+            }
             let mut matrix = Scratch::new(windows.len());
             let mut turned = Scratch::filled(m * rows * begin, zero);
-            for image in part * n / parts..(part + 1) * n / parts {
-                let at = image * places.groups + group;
-                windows.write(&x[at * from * height * width..][..from * height * width], zero, &mut matrix);
-                let dy = &dy[at * m * rows * columns..][..m * rows * columns];
-                for (to, dy) in turned.chunks_exact_mut(begin).zip(dy.chunks_exact(columns)) {
+            for image in images {
+                windows.write(&x[of_x(image)], zero, &mut matrix);
+                for (to, dy) in turned.chunks_exact_mut(begin).zip(dy[of_dy(image)].chunks_exact(columns)) {
                     to[..columns].copy_from_slice(dy);
                 }
                 let dy = Matrix::row_major(&turned, m, rows * begin);
@@ -254,28 +297,50 @@ fn gradient_in<E: Stored, R: Real>(
             }
         };
         parallel::for_each(true, sums.par_chunks_mut(each).enumerate(), piece);
+        let (all, others) = sums.split_at_mut(dw.len());
+        let others = &*others;
+        parallel::pieces(all, PIECE, |at, all| {
+            simd(
+                #[inline(always)]
+                || {
+                    for part in others.chunks_exact(places.groups * each) {
+                        all.iter_mut().zip(&part[at * PIECE..]).for_each(|(all, &sum)| *all += sum);
+                    }
+                },
+            );
+        });
+        let all = &*all;
         let [kernel_h, kernel_w] = places.window.kernel;
+        // Where the sum of a row and an element of the windows lies.
+        let strides = if padded.is_some() { [1, m] } else { [depth, 1] };
         parallel::pieces(dw, depth, |row, dw| {
+            let all = &all[row / m * each + row % m * strides[0]..];
             for (at, dw) in dw.iter_mut().enumerate() {
                 let (channel, i, j) = (at / kernel_w / kernel_h, at / kernel_w % kernel_h, at % kernel_w);
-                let place = row * depth + windows.place(channel, i, j);
-                let start = if keep { *dw } else { R::ZERO };
-                *dw = (0..parts).fold(start, |sum, part| sum + sums[part * places.groups * each + place]);
+                let sum = all[windows.place(channel, i, j) * strides[1]];
+                *dw = if keep { *dw + sum } else { sum };
             }
         });
     })
 }
 
-/// The sums of the channels of `dy`: of short runs first, then of planes, then over the images.
+/// The sums of the channels of `dy`: of planes first, then over the images.
 fn bias_gradient<R: Real>(op: &WeightGradient, args: &HostArgs<'_>) -> Result<()> {
-    let (out, [rows, columns]) = (op.places.out, op.places.count);
+    let (out, [height, width]) = (op.places.out, op.places.count);
     let (dy, keep) = (Widened::<R>::operand(args, 0)?, args.accumulate(1));
-    let (dy, sum) = (dy.get(), |sums: &mut dyn Iterator<Item = R>| sums.fold(R::ZERO, |sum, v| sum + v));
+    let dy = dy.get();
     output(args, 1, |db: &mut [R]| {
         parallel::pieces(db, 1, |channel, db| {
-            let planes = dy.chunks_exact(rows * columns).skip(channel).step_by(out);
-            let plane = |x: &[R]| sum(&mut x.chunks(RUN).map(|run| sum(&mut run.iter().copied())));
-            let all = sum(&mut planes.map(plane));
+            let planes = dy.chunks_exact(height * width).skip(channel).step_by(out);
+            let mut all = R::ZERO;
+            simd(
+                #[inline(always)]
+                || {
+                    for plane in planes {
+                        all += rows::sum([plane], |[v]| v);
+                    }
+                },
+            );
             db[0] = if keep { db[0] + all } else { all };
         });
     })

@@ -5,6 +5,7 @@
 mod cuda;
 mod host;
 mod options;
+mod padded;
 mod places;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
 use crate::{
     Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Device, Error,
-    Precision, Result, Tensor, gradcheck, with_precision,
+    Precision, Result, Tensor, gradcheck, on_one_thread, with_precision,
 };
 
 fn tensor(shape: &[usize], device: &Device) -> Tensor {
@@ -255,6 +255,9 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             ([1, 6, 17, 16], [20, 3, 3, 2], options([3, 2], [2, 0], [2, 1], 2)),
             ([3, 20, 8, 8], [40, 20, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
             ([1, 2, 4, 4], [3, 2, 2, 2], options([4, 3], [0, 0], [1, 1], 1)),
+            // More terms and rows than stay in the cache while the windows pass, and rows of windows that end in a panel.
+            ([1, 120, 6, 21], [80, 120, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+            ([9, 6, 40, 3], [4, 3, 3, 1], options([2, 1], [1, 0], [1, 1], 2)),
         ];
         let settings = [
             (DType::F64, DType::F64, Precision::F32),
@@ -291,6 +294,40 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
                     );
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn images_have_the_same_bits_on_one_thread_and_where_a_gradient_is_added_to_another() {
+    for device in devices() {
+        for (n, o) in [(1, options([1, 1], [1, 1], [1, 1], 1)), (9, options([1, 1], [2, 1], [2, 1], 2))] {
+            let of = |shape: &[usize]| {
+                let t = tensor(shape, &device).to_dtype(DType::F32).unwrap();
+                t.set_requires_grad(true).unwrap();
+                t
+            };
+            let (x, weight, bias) = (of(&[n, 40, 19, 23]), of(&[40, 40 / o.groups, 3, 3]), of(&[40]));
+            let dy = of(&[n, 40, 19, 23]).detach();
+            let bits = |t: &Tensor| t.detach().to_vec::<f32>().unwrap();
+            let run = |adds: bool| {
+                [&x, &weight, &bias].iter().for_each(|t| t.zero_grad().unwrap());
+                let y = x.conv2d(&weight, Some(&bias), &o).unwrap();
+                let all = if adds { y.add(&x).unwrap() } else { y.add_scalar(0.0).unwrap() };
+                all.backward_with(&dy).unwrap();
+                [
+                    bits(&y),
+                    bits(&x.grad().unwrap()),
+                    bits(&weight.grad().unwrap()),
+                    bits(&bias.grad().unwrap()),
+                ]
+            };
+            let alone = run(false);
+            assert!(on_one_thread(|| run(false)) == alone, "{n} images on one thread");
+            let [y, dx, dw, db] = run(true);
+            assert!([&y, &dw, &db] == [&alone[0], &alone[2], &alone[3]], "{n} images");
+            assert!(dx.iter().zip(&alone[1]).zip(bits(&dy)).all(|((dx, a), d)| *dx == a + d), "{n} images");
+            assert!(on_one_thread(|| run(true)) == [y, dx, dw, db], "{n} images on one thread");
         }
     }
 }

@@ -14,11 +14,11 @@ use crate::kernels::window::Window;
 /// How the windows of an image `[channels, height, width]` lie in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Windows {
-    window: Window,
-    channels: usize,
-    size: [usize; 2],
+    pub(super) window: Window,
+    pub(super) channels: usize,
+    pub(super) size: [usize; 2],
     /// How many windows there are.
-    count: [usize; 2],
+    pub(super) count: [usize; 2],
     /// How many begin in a row of windows; those behind the last one are of no use.
     pub(super) begin: usize,
     /// Columns of a row of windows, if they overlap in memory.
@@ -34,6 +34,11 @@ impl Windows {
         let suits = window.dilation[1] == 1 && begin <= 2 * columns && begin * stride <= 2 * columns * kernel;
         let width = suits.then_some(begin * stride);
         Windows { window, channels, size, count, begin: if suits { begin } else { columns }, width }
+    }
+
+    /// Whether windows overlap in memory.
+    pub(super) fn overlap(&self) -> bool {
+        self.width.is_some()
     }
 
     /// The numbers of a window.

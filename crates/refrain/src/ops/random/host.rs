@@ -88,13 +88,14 @@ fn uniform_wide<T: Stored>(words: &[u32], out: &mut [T]) {
 }
 
 /// Writes pairs of normal numbers without the first `skip` of them: from two uniform numbers each, `u` in (0, 1] and `v` in [0, 1),
-/// which `uniform` makes of `W` words (Box and Muller, 1958).
+/// which `uniform` makes of `W` words (Box and Muller, 1958). `waves` are the sine and the cosine of `v` turns.
 #[inline(always)]
 fn write_pairs<T: Stored, const W: usize>(
     words: &[[u32; W]],
     skip: usize,
     out: &mut [T],
     uniform: impl Fn(&[u32; W]) -> [f64; 2],
+    waves: impl Fn(f64) -> [f64; 2],
 ) {
     let half = skip % 2;
     let words = &words[skip / 2..][..(half + out.len()).div_ceil(2)];
@@ -113,10 +114,10 @@ fn write_pairs<T: Stored, const W: usize>(
                 .zip(words)
                 .for_each(|((u, v), words)| [*u, *v] = uniform(words));
             for u in radius.iter_mut() {
-                *u = (-2.0 * math::log(*u)).sqrt();
+                *u = (-2.0 * math::log_of_normal(*u)).sqrt();
             }
             for ((sine, cosine), &v) in sine.iter_mut().zip(&mut *cosine).zip(&*turn) {
-                [*sine, *cosine] = math::sine_and_cosine(std::f64::consts::TAU * v);
+                [*sine, *cosine] = waves(v);
             }
             for (i, both) in both.iter_mut().enumerate() {
                 *both = [radius[i] * cosine[i], radius[i] * sine[i]];
@@ -134,6 +135,7 @@ fn normal<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
         out,
         #[inline(always)]
         |&[u, v]| [(f64::from(u) + 1.0) * scale, f64::from(v) * scale],
+        math::sine_and_cosine_of_turns,
     );
 }
 
@@ -145,5 +147,7 @@ fn normal_wide<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
         out,
         #[inline(always)]
         |w| [(wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale],
+        #[inline(always)]
+        |v| math::sine_and_cosine(std::f64::consts::TAU * v),
     );
 }

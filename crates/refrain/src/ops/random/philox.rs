@@ -9,28 +9,40 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 /// Counters that are processed in parallel, for SIMD registers.
-const LANES: usize = 16;
+const LANES: usize = 8;
 
 /// Words per counter.
 pub(crate) const WORDS: usize = 4;
 
+/// A word is the lower half of a number, which is multiplied as a whole. The upper half is of no meaning.
+#[inline(always)]
+fn word(v: u64) -> u64 {
+    v & 0xffff_ffff
+}
+
 /// The words of `L` counters: `counter[word][lane]`.
 #[inline(always)]
-fn philox<const L: usize>(mut counter: [[u32; L]; WORDS], key: [u32; 2]) -> [[u32; L]; WORDS] {
+fn philox<const L: usize>(mut counter: [[u64; L]; WORDS], key: [u32; 2]) -> [[u64; L]; WORDS] {
     let mut k = key;
     for _ in 0..ROUNDS {
         let [c0, c1, c2, c3] = &mut counter;
         for i in 0..L {
-            let a = u64::from(c0[i]) * u64::from(MULTIPLIERS[0]);
-            let b = u64::from(c2[i]) * u64::from(MULTIPLIERS[1]);
-            c0[i] = (b >> 32) as u32 ^ c1[i] ^ k[0];
-            c1[i] = b as u32;
-            c2[i] = (a >> 32) as u32 ^ c3[i] ^ k[1];
-            c3[i] = a as u32;
+            let a = word(c0[i]) * u64::from(MULTIPLIERS[0]);
+            let b = word(c2[i]) * u64::from(MULTIPLIERS[1]);
+            c0[i] = b >> 32 ^ c1[i] ^ u64::from(k[0]);
+            c1[i] = b;
+            c2[i] = a >> 32 ^ c3[i] ^ u64::from(k[1]);
+            c3[i] = a;
         }
         k = [k[0].wrapping_add(WEYL[0]), k[1].wrapping_add(WEYL[1])];
     }
     counter
+}
+
+/// Two words as they follow each other in memory.
+#[inline(always)]
+fn pair(first: u64, second: u64) -> u64 {
+    if cfg!(target_endian = "little") { word(first) | second << 32 } else { first << 32 | word(second) }
 }
 
 /// Fills `out` with the words of the blocks from `block` on, four words per block. The number of the block is the
@@ -42,11 +54,20 @@ pub(crate) fn fill(seed: u64, block: u64, out: &mut [u32]) {
         || {
             for (chunk, out) in out.chunks_mut(LANES * WORDS).enumerate() {
                 let first = block.wrapping_add((chunk * LANES) as u64);
-                let n: [u64; LANES] = std::array::from_fn(|i| first.wrapping_add(i as u64));
-                let counter = [n.map(|n| n as u32), n.map(|n| (n >> 32) as u32), [0; LANES], [0; LANES]];
-                let words = philox(counter, key);
-                for (i, out) in out.chunks_mut(WORDS).enumerate() {
-                    out.iter_mut().zip(&words).for_each(|(to, word)| *to = word[i]);
+                let (mut low, mut high) = ([0; LANES], [0; LANES]);
+                for i in 0..LANES {
+                    let n = first.wrapping_add(i as u64);
+                    (low[i], high[i]) = (n, n >> 32);
+                }
+                let words = philox([low, high, [0; LANES], [0; LANES]], key);
+                let mut pairs = [[0; 2]; LANES];
+                for i in 0..LANES {
+                    pairs[i] = [pair(words[0][i], words[1][i]), pair(words[2][i], words[3][i])];
+                }
+                let words: [u32; LANES * WORDS] = bytemuck::cast(pairs);
+                match out.as_chunks_mut().0 {
+                    [out] => *out = words,
+                    _ => out.copy_from_slice(&words[..out.len()]),
                 }
             }
         },
@@ -69,7 +90,7 @@ mod tests {
             ),
         ];
         for (counter, key, words) in cases {
-            assert_eq!(philox(counter.map(|c| [c]), key).map(|[w]| w), words);
+            assert_eq!(philox(counter.map(|c: u32| [u64::from(c)]), key).map(|[w]| w as u32), words);
         }
     }
 
@@ -80,8 +101,8 @@ mod tests {
         fill(seed, block, &mut words);
         for (i, words) in words.chunks(4).enumerate() {
             let n = block + i as u64;
-            let counter = [[n as u32], [(n >> 32) as u32], [0], [0]];
-            let expected = philox(counter, [seed as u32, (seed >> 32) as u32]).map(|[w]| w);
+            let expected = philox([[n], [n >> 32], [0], [0]], [seed as u32, (seed >> 32) as u32]);
+            let expected = expected.map(|[w]| w as u32);
             assert_eq!(words, &expected[..words.len()], "block {i}");
         }
     }

@@ -392,14 +392,29 @@ fn moments_of_columns<T: Stored, R: Real>(x: &[T], stride: usize, rows: usize, s
     simd(
         #[inline(always)]
         || {
-            for r in 0..rows {
-                let row = &x[r * stride..][..width];
-                means.iter_mut().zip(row).for_each(|(m, v)| *m += v.to());
+            // Four rows at a time, one after the other: the sums are loaded and stored once.
+            let row = |r: usize| &x[r * stride..][..width];
+            for r in (0..rows / 4 * 4).step_by(4) {
+                let (a, b, c, d) = (row(r), row(r + 1), row(r + 2), row(r + 3));
+                for ((((m, a), b), c), d) in means.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                    *m = *m + a.to() + b.to() + c.to() + d.to();
+                }
+            }
+            for r in rows / 4 * 4..rows {
+                means.iter_mut().zip(row(r)).for_each(|(m, v)| *m += v.to());
             }
             let share = R::from_i64(rows as i64);
             means.iter_mut().for_each(|m| *m = *m / share);
-            for r in 0..rows {
-                let row = &x[r * stride..][..width];
+            for r in (0..rows / 4 * 4).step_by(4) {
+                let (a, b, c, d) = (row(r), row(r + 1), row(r + 2), row(r + 3));
+                for (((((s, &m), a), b), c), d) in squares.iter_mut().zip(&*means).zip(a).zip(b).zip(c).zip(d)
+                {
+                    let (a, b, c, d): (R, R, R, R) = (a.to(), b.to(), c.to(), d.to());
+                    *s = *s + (a - m) * (a - m) + (b - m) * (b - m) + (c - m) * (c - m) + (d - m) * (d - m);
+                }
+            }
+            for r in rows / 4 * 4..rows {
+                let row = row(r);
                 for ((s, v), &m) in squares.iter_mut().zip(row).zip(&*means) {
                     *s += (v.to::<R>() - m) * (v.to::<R>() - m);
                 }

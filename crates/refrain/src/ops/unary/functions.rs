@@ -324,6 +324,23 @@ pub(super) fn elus_of_halves<L: HalfLoops>(
     );
 }
 
+/// Each number rounded to a whole one in direction `TO`.
+pub(super) fn whole_halves<L: HalfLoops, const TO: i32>(
+    loops: L,
+    x: Runs<'_, L::Half>,
+    mut y: RunsMut<'_, L::Half>,
+) {
+    loops.run(
+        #[inline(always)]
+        || {
+            y.each(
+                #[inline(always)]
+                |r, y| loops.whole::<TO>(x.row(r, y.len()), y),
+            );
+        },
+    );
+}
+
 /// The sine of each number plus `more` quarters of a turn.
 pub(super) fn waves_of_halves<L: HalfLoops>(
     loops: L,

@@ -8,7 +8,7 @@ mod tests;
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 
 use crate::autograd::{Gradients, Saves};
-use crate::device::cpu::narrow::HalfLoops;
+use crate::device::cpu::narrow::{DOWN, HalfLoops, NEAREST, UP};
 use crate::device::cpu::numeric::{Real, nearest};
 use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
@@ -54,6 +54,9 @@ impl FloatRows for Unary {
             Unary::Sin => functions::waves_of_halves(loops, 0, x, y),
             Unary::Cos => functions::waves_of_halves(loops, 1, x, y),
             Unary::Elu { alpha } => functions::elus_of_halves(loops, alpha as f32, x, y),
+            Unary::Floor => functions::whole_halves::<L, DOWN>(loops, x, y),
+            Unary::Ceil => functions::whole_halves::<L, UP>(loops, x, y),
+            Unary::Round => functions::whole_halves::<L, NEAREST>(loops, x, y),
             _ => self.floats_of_halves::<f32, L>(loops, x, y),
         }
     }

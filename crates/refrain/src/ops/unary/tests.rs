@@ -135,6 +135,39 @@ fn sines_of_halves_are_nearly_always_the_nearest() {
     check(f16::from_bits, f16::to_f64, f16::from_f64, f16::to_bits);
 }
 
+/// Of all numbers of 16 bits, and of each with many others.
+#[test]
+fn whole_numbers_and_extremes_of_halves_have_the_bits_of_those_of_f32() {
+    fn check<T: Element>(of: fn(u16) -> T, bits: fn(T) -> u16) {
+        let device = Device::cpu();
+        let all: Vec<T> = (0..=u16::MAX).map(of).collect();
+        let x = Tensor::from_slice(&all, [all.len()], &device).unwrap();
+        // Zeros of both signs, numbers of one sign and of both, and NaN.
+        let others: Vec<T> =
+            (0..=u16::MAX).map(|i| of(i.wrapping_mul(40_503).rotate_left(3) ^ 0x8000)).collect();
+        let others = Tensor::from_slice(&others, [all.len()], &device).unwrap();
+        let zeros = x.mul_scalar(0.0).unwrap();
+        for (name, f) in [
+            ("floor", &Tensor::floor as &dyn Fn(&Tensor) -> crate::Result<Tensor>),
+            ("ceil", &Tensor::ceil),
+            ("round", &Tensor::round),
+            ("maximum", &|x| x.maximum(&others.to_dtype(x.dtype())?)),
+            ("minimum", &|x| x.minimum(&others.to_dtype(x.dtype())?)),
+            ("minimum of neighbours", &|x| x.narrow(0, 1, 65_535)?.minimum(&x.narrow(0, 0, 65_535)?)),
+            ("maximum and zero", &|x| x.maximum(&zeros.to_dtype(x.dtype())?)),
+            ("zero and minimum", &|x| zeros.to_dtype(x.dtype())?.minimum(x)),
+        ] {
+            let wide = f(&x.to_dtype(DType::F32).unwrap()).unwrap().to_dtype(x.dtype()).unwrap();
+            let found = f(&x).unwrap().to_vec::<T>().unwrap();
+            for (i, (found, wide)) in found.into_iter().zip(wide.to_vec::<T>().unwrap()).enumerate() {
+                assert_eq!(bits(found), bits(wide), "{name} {i:04x} of {}", x.dtype());
+            }
+        }
+    }
+    check(bf16::from_bits, bf16::to_bits);
+    check(f16::from_bits, f16::to_bits);
+}
+
 /// Computed in registers or in passes, in rows of any length.
 #[test]
 fn functions_of_halves_are_those_of_f32_rounded_once() {

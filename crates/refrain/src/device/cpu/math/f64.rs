@@ -132,22 +132,40 @@ fn exponent_and_rest(x: f64) -> [f64; 2] {
     let small = x < f64::MIN_POSITIVE;
     let scaled = if small { x * 18_014_398_509_481_984.0 } else { x };
     let shift = if small { -54.0 } else { 0.0 };
+    let [e, m] = normal_exponent_and_rest(scaled);
+    [e + shift, m]
+}
+
+/// The same of a number that is not subnormal.
+#[inline(always)]
+fn normal_exponent_and_rest(x: f64) -> [f64; 2] {
     let middle = std::f64::consts::FRAC_1_SQRT_2.to_bits();
-    let bits = scaled.to_bits().wrapping_sub(middle);
+    let bits = x.to_bits().wrapping_sub(middle);
     // As a sum, because not every machine converts integers of 64 bits.
-    let e = f64::from_bits(ROUND.to_bits().wrapping_add((bits as i64 >> 52) as u64)) - ROUND + shift;
+    let e = f64::from_bits(ROUND.to_bits().wrapping_add((bits as i64 >> 52) as u64)) - ROUND;
     [e, f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle))]
+}
+
+/// The natural logarithm of `m 2^e`, with `m` from `sqrt(1/2)` to `sqrt(2)`.
+#[inline(always)]
+fn log_of_product([e, m]: [f64; 2]) -> f64 {
+    let f = m - 1.0;
+    let s = f / (2.0 + f);
+    let z = s * s;
+    // ln(1 + f) = 2 s + s z p, and 2 s = f - s f.
+    e * LN_2_HIGH + (f - (s * (f - z * polynomial(z, LOG)) - e * LN_2_LOW))
+}
+
+/// The natural logarithm of a number above 0 that is neither subnormal nor infinite.
+#[inline(always)]
+pub fn log_of_normal(x: f64) -> f64 {
+    log_of_product(normal_exponent_and_rest(x))
 }
 
 /// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
 #[inline(always)]
 pub fn log(x: f64) -> f64 {
-    let [e, m] = exponent_and_rest(x);
-    let f = m - 1.0;
-    let s = f / (2.0 + f);
-    let z = s * s;
-    // ln(1 + f) = 2 s + s z p, and 2 s = f - s f.
-    let y = e * LN_2_HIGH + (f - (s * (f - z * polynomial(z, LOG)) - e * LN_2_LOW));
+    let y = log_of_product(exponent_and_rest(x));
     let y = if x == f64::INFINITY { x } else { y };
     let y = if x == 0.0 { f64::NEG_INFINITY } else { y };
     if x >= 0.0 { y } else { f64::NAN }
@@ -302,6 +320,12 @@ pub fn gelu_tanh(x: f64) -> f64 {
     x * sigmoid(TWO_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x))
 }
 
+/// See [`super::gelu`].
+#[inline(always)]
+pub fn gelu(x: f64) -> f64 {
+    0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2))
+}
+
 /// See [`super::gelu_tanh_grad`].
 #[inline(always)]
 pub fn gelu_tanh_grad(x: f64) -> f64 {
@@ -377,18 +401,34 @@ pub fn cosines(x: &[f64], y: &mut [f64]) {
 #[inline(always)]
 fn quarter_wave(x: f64, more: u64) -> f64 {
     let (r, n) = quarters(x);
+    wave(r, n.wrapping_add(more))
+}
+
+/// The sine of `r` plus `n` quarters of a turn, for `|r| <= pi / 4`.
+#[inline(always)]
+fn wave(r: f64, n: u64) -> f64 {
     let z = r * r;
     // Of the absolute value, so that the sign of zero stays.
     let a = r.abs();
     let sine = (a + a * z * polynomial(z, SIN)).copysign(r);
     let cosine = 1.0 - 0.5 * z + z * z * polynomial(z, COS);
-    of_quarter(n.wrapping_add(more), sine, cosine)
+    of_quarter(n, sine, cosine)
 }
 
 /// The sine and the cosine of `x`, for `|x| <= 10^6`.
 #[inline(always)]
 pub fn sine_and_cosine(x: f64) -> [f64; 2] {
     [quarter_wave(x, 0), quarter_wave(x, 1)]
+}
+
+/// The sine and the cosine of `v` turns, from 0 to 1, faster than those of an angle.
+#[inline(always)]
+pub fn sine_and_cosine_of_turns(v: f64) -> [f64; 2] {
+    let t = 4.0 * v + ROUND;
+    let n = t - ROUND;
+    // The difference is exact.
+    let r = std::f64::consts::TAU * (v - 0.25 * n);
+    [wave(r, t.to_bits()), wave(r, t.to_bits().wrapping_add(1))]
 }
 
 /// `(sin(r) / r - 1) / r^2` in `r^2` for `|r| <= pi / 4`.

@@ -216,6 +216,33 @@ pub fn erf(x: f32) -> f32 {
     (if a > 0.92 { large } else { small }).copysign(x)
 }
 
+/// GELU, `x (1 + erf(x / sqrt 2)) / 2`. Below 0 it is `x erfc(|x| / sqrt 2) / 2`, without a difference of neighbours.
+///
+/// Negative infinity gives NaN, as the formula does.
+#[inline(always)]
+pub fn gelu(x: f32) -> f32 {
+    let a = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+    // -ln(erfc(a)) / a for a <= 4; above, erf rounds to 1.
+    let t = if a > 4.0 { 4.0 } else { a };
+    let q = polynomial_by_pairs(
+        t,
+        [
+            1.128_379_3,
+            0.636_616_1,
+            0.102_799_214,
+            -0.019_217_145,
+            -0.000_058_778_536,
+            0.001_576_757_3,
+            -0.000_587_949_1,
+            0.000_106_026_21,
+            -0.000_008_043_773,
+        ],
+    );
+    let half = 0.5 * exp_of_moderate(-t * q);
+    let half = if a > 4.0 { 0.0 } else { half };
+    x * if x > 0.0 { 1.0 - half } else { half }
+}
+
 const TWO_SQRT_2_OVER_PI: f32 = 1.595_769_2;
 const GELU_CUBIC: f32 = 0.044_715;
 

@@ -90,6 +90,24 @@ fn exp_vectors_is_within_4_ulp() {
     assert_eq!(arch.dispatch(Exp(-1e30)), 0.0);
 }
 
+/// Also below 0, where the density is that of `e^(-x^2 / 2)`: so many roundings of the exponent.
+#[test]
+fn gelu_is_as_precise_as_its_tail() {
+    let eps = f64::from(f32::EPSILON);
+    let near = (0..200_000).map(|i| i as f32 * 6e-5 - 6.0);
+    for x in samples().chain(near).filter(|x| !x.is_nan() && *x != f32::NEG_INFINITY) {
+        let wide = f64::from(x);
+        let want = wide * 0.5 * libm::erfc(-wide * std::f64::consts::FRAC_1_SQRT_2);
+        let v = (wide * wide / 2.0).min(20.0);
+        // erfc(4) / 2 is left out.
+        let bound = want.abs() * eps * (3.0 + v) + wide.abs() * 9e-9 + f64::from(f32::MIN_POSITIVE) * eps;
+        let error = (f64::from(gelu(x)) - want).abs();
+        assert!(error <= bound || x == f32::INFINITY, "gelu({x:e}): {error:e} > {bound:e}");
+    }
+    assert!(gelu(f32::NAN).is_nan() && gelu(f32::NEG_INFINITY).is_nan());
+    assert_eq!(gelu(f32::INFINITY), f32::INFINITY);
+}
+
 /// `x sigmoid(v)` has the relative error of `e^v`: the few roundings of `v` times `|v|`.
 #[test]
 fn gelu_tanh_is_as_precise_as_its_formula() {

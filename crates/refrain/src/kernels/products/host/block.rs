@@ -1,5 +1,7 @@
 //! A block of rows of the result, which one thread computes.
 
+use std::ops::Range;
+
 use pulp::{Simd, WithSimd};
 
 use super::pack::{pack_columns, panel_vectors};
@@ -8,6 +10,8 @@ use crate::device::cpu::numeric::Real;
 
 /// The maximum height of a tile, in rows.
 const MAX_TILE_ROWS: usize = 16;
+/// The height of the last tile, if no more rows are left.
+const LOW_TILE: usize = 4;
 
 /// The number of scratch elements that a [`Block`] needs.
 pub(crate) fn block_scratch_len<T>(k: usize) -> usize {
@@ -71,13 +75,32 @@ impl<T: Real, M: Terms<T>> Block<'_, T, M> {
         columns: usize,
     ) {
         let panel: &[[T::Vector<S>; NV]] = bytemuck::cast_slice(T::as_vectors::<S>(panel).0);
+        // Of the tiles of six rows, the last one may have four.
+        let last = self.m % MR;
+        let m = if MR == 6 && (1..=LOW_TILE).contains(&last) { self.m - last } else { self.m };
+        self.tiles::<S, MR, NV>(simd, panel, j, columns, 0..m);
+        if MR == 6 && m < self.m {
+            self.tiles::<S, LOW_TILE, NV>(simd, panel, j, columns, m..self.m);
+        }
+    }
+
+    /// Computes some rows of a panel.
+    #[inline(always)]
+    fn tiles<S: Simd, const MR: usize, const NV: usize>(
+        &mut self,
+        simd: S,
+        panel: &[[T::Vector<S>; NV]],
+        j: usize,
+        columns: usize,
+        of: Range<usize>,
+    ) {
         let width = NV * T::lanes::<S>();
         let Matrix { data, row_stride, col_stride, .. } = self.a;
-        for i in (0..self.m).step_by(MR) {
+        for i in of.clone().step_by(MR) {
             // The last tile may be short. If there are enough rows above, it starts higher and its first `skip` rows
             // are dropped; otherwise its last rows are dropped.
-            let rows = MR.min(self.m - i);
-            let skip = if rows < MR && self.m >= MR { MR - rows } else { 0 };
+            let rows = MR.min(of.end - i);
+            let skip = if rows < MR && of.end >= MR { MR - rows } else { 0 };
             let at = |row: usize| (self.i0 + row) * row_stride + self.p0 * col_stride;
             let tile = if col_stride == 1 {
                 let mut a = [&data[..0]; MR];

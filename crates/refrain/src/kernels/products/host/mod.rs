@@ -118,7 +118,7 @@ impl Accumulate {
 }
 
 /// Rows of `b` that are packed at a time. Times the width of a panel, this is its share of the L2 cache.
-const BLOCK_K: usize = 256;
+pub(crate) const BLOCK_K: usize = 256;
 /// Columns of `b` that are packed at a time.
 const BLOCK_N: usize = 1024;
 /// Rows of the result that a thread computes at a time. Every tile height divides it.

@@ -16,6 +16,10 @@ pub(crate) fn panel_vectors<S: Simd>() -> usize {
 }
 
 /// The lanes of a register and the columns of a full panel on this machine.
+pub(crate) fn panel_width<T: Real>(arch: Arch) -> (usize, usize) {
+    arch.dispatch(PanelWidth::<T>(std::marker::PhantomData))
+}
+
 struct PanelWidth<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> WithSimd for PanelWidth<T> {
@@ -46,12 +50,12 @@ pub(crate) fn pack_panels<T: Real>(
     (j0, n): (usize, usize),
     packed: &mut [T],
 ) {
-    let (lanes, panel_width) = arch.dispatch(PanelWidth::<T>(std::marker::PhantomData));
+    let (lanes, widest) = panel_width::<T>(arch);
     let packed = &mut packed[..(k + 1) * n.next_multiple_of(lanes)];
     let splits = k * n >= PARALLEL;
-    for_each_chunk(packed, (k + 1) * panel_width, splits, |panel_index, panel| {
-        let j = panel_index * panel_width;
-        let columns = panel_width.min(n - j);
+    for_each_chunk(packed, (k + 1) * widest, splits, |panel_index, panel| {
+        let j = panel_index * widest;
+        let columns = widest.min(n - j);
         let width = columns.next_multiple_of(lanes);
         let (first, panel) = panel.split_at_mut(width);
         first.fill(T::default());
