@@ -71,26 +71,27 @@ const BLOCK: usize = 256;
 
 /// Rounds numbers of 64 bits to nearest, ties to even. Both slices have the same length.
 pub(super) fn bf16s_from_f64(from: &[f64], to: &mut [bf16]) {
+    // The least magnitude of a bf16 with all digits.
+    let smallest = f64::from(f32::MIN_POSITIVE);
+    // A number that is a bf16, or more than all of them.
+    let upper = |v: f64| bf16::from_bits(((v as f32).to_bits() >> 16) as u16);
+    let special = |v: f64| {
+        // 1.5 times the number whose last place is that of the smallest bf16, 2^-133.
+        let round = f64::from_bits((1023 + 52 - 133) << 52 | 1 << 51);
+        let subnormal = ((v.abs() + round) - round).copysign(v);
+        let number = if v.abs() < smallest { subnormal } else { seven_digits(v) };
+        if v.is_nan() { v } else { number }
+    };
     simd(
         #[inline(always)]
         || {
-            let mut near = [0.0f32; BLOCK];
             for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-                let near = &mut near[..from.len()];
-                near.iter_mut().zip(from).for_each(|(near, &v)| *near = v as f32);
-                // Rounding twice is wrong only if the first result is a tie, which the number may not be. As a mask, which
-                // comparisons make.
-                let is_special = |v: f32| {
-                    let is_tie = if v.to_bits() << 16 == 0x8000_0000 { u32::MAX } else { 0 };
-                    is_tie | if v.is_nan() { u32::MAX } else { 0 }
-                };
-                if near.iter().fold(0, |any, &v| any | is_special(v)) == 0 {
-                    for (to, near) in to.iter_mut().zip(&*near) {
-                        let bits = near.to_bits();
-                        *to = bf16::from_bits((bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16);
-                    }
+                // As a mask, which comparisons make.
+                let is_special = |v: f64| if v.abs() >= smallest { 0 } else { u64::MAX };
+                if from.iter().fold(0, |any, &v| any | is_special(v)) == 0 {
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = upper(seven_digits(v)));
                 } else {
-                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = bf16_from_f32(v.to_odd_f32()));
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = upper(special(v)));
                 }
             }
         },
