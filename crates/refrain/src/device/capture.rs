@@ -10,9 +10,9 @@ pub(super) trait Capture {
     /// A node of the graph.
     type Node: Copy + Ord;
 
-    /// The launch to begin with, which waits for nothing. `None` for the first one of the program.
-    fn first(&self, _program: &Bound<'_>) -> Option<usize> {
-        None
+    /// The order in which launches become nodes. Each comes after those that it waits for.
+    fn order(&self, program: &Bound<'_>) -> Vec<usize> {
+        (0..program.len()).collect()
     }
 
     /// Sets the nodes that the next work on the stream depends on.
@@ -30,9 +30,7 @@ pub(super) fn program<C: Capture>(stream: &C, program: &Bound<'_>) -> Result<()>
     // For each launch, the nodes after which it is finished.
     let mut last: Vec<Vec<C::Node>> = vec![Vec::new(); program.len()];
     let mut has_successor = vec![false; program.len()];
-    let first = stream.first(program);
-    let others = (0..program.len()).filter(|&at| Some(at) != first);
-    for at in first.into_iter().chain(others) {
+    for at in stream.order(program) {
         let mut before: Vec<C::Node> = Vec::new();
         for &wait in program.waits(at) {
             has_successor[wait] = true;

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
 
 use cudarc::driver::result;
@@ -24,9 +24,9 @@ use super::driver::{Cuda, Resources};
 use super::kernel::{Grid, KernelSpec};
 use super::kernels::Wanted;
 use super::memory::checked;
-use super::overlap::overlap;
+use super::overlap::{edges, overlap};
 use super::params::Put;
-use super::priority::prioritise;
+use super::priority::{on_longest_chain, prioritise};
 use super::product::{MmaKind, Product};
 use crate::device::capture::{self, Capture};
 use crate::device::communicator::{CollectiveCall, Communicator};
@@ -76,8 +76,8 @@ impl Graph {
         self
     }
 
-    /// Makes a graph of what `work` sends to a stream. With `whole`, kernels that wait for one another may overlap, but for
-    /// the nodes in it.
+    /// Makes a graph of what `work` sends to a stream. With `whole`, kernels of its longest chains may overlap, but for the
+    /// nodes in it.
     pub(super) fn capture(
         cuda: &Cuda,
         whole: Option<&RefCell<HashSet<sys::CUgraphNode>>>,
@@ -87,10 +87,12 @@ impl Graph {
         let stream = PrivateStream::new(context)?;
         let graph = Captured(capture(context, stream.0, work)?);
         if let Some(whole) = whole {
-            overlap(context, graph.0, &cuda.shared().kernel_handles(), &whole.borrow())?;
+            let (edges, whole) = (edges(context, graph.0)?, whole.borrow());
+            let first = on_longest_chain(&edges);
+            overlap(context, graph.0, &edges, &cuda.shared().kernel_handles(), &first, &whole)?;
             // An exchange of gradients begins when the last weight gradient is there, so those must not wait.
-            if whole.borrow().is_empty() {
-                prioritise(context, graph.0)?;
+            if whole.is_empty() {
+                prioritise(context, &first)?;
             }
         }
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0;
@@ -232,13 +234,17 @@ fn capture(
     }
 }
 
-/// The launch at which a longest chain begins, of those that wait for nothing; if possible one that waits for no other rank either.
-/// One that touches no bytes may be no node of the graph.
-fn first_root(program: &Bound<'_>) -> Option<usize> {
+/// The launches, each after those that it waits for: of those that could come next, the one at which the longest chain begins. The
+/// driver runs the first node behind another one without a break, and begins others behind it later.
+///
+/// The first launch touches bytes, because others would be no node of the graph, and if possible it waits for no other rank.
+fn order(program: &Bound<'_>) -> Vec<usize> {
     let mut heights = vec![0usize; program.len()];
+    let mut after: Vec<Vec<usize>> = vec![Vec::new(); program.len()];
     for at in (0..program.len()).rev() {
         for &wait in program.waits(at) {
             heights[wait] = heights[wait].max(heights[at] + 1);
+            after[wait].push(at);
         }
     }
     let rank = |at: usize| {
@@ -248,8 +254,21 @@ fn first_root(program: &Bound<'_>) -> Option<usize> {
             (bytes > 0).then_some((launch.kernel.communicator().is_some(), Reverse(heights[at]), bytes, at))
         })
     };
-    let roots = (0..program.len()).filter(|&at| program.waits(at).is_empty());
-    roots.filter_map(rank).min().map(|(.., at)| at)
+    let roots = || (0..program.len()).filter(|&at| program.waits(at).is_empty());
+    let first = roots().filter_map(rank).min().map(|(.., at)| at);
+    let mut missing: Vec<usize> = (0..program.len()).map(|at| program.waits(at).len()).collect();
+    let mut ready: BinaryHeap<_> = roots().map(|at| (Some(at) == first, heights[at], Reverse(at))).collect();
+    let mut order = Vec::with_capacity(program.len());
+    while let Some((.., Reverse(at))) = ready.pop() {
+        order.push(at);
+        for &next in &after[at] {
+            missing[next] -= 1;
+            if missing[next] == 0 {
+                ready.push((false, heights[next], Reverse(next)));
+            }
+        }
+    }
+    order
 }
 
 /// The private stream during the capture.
@@ -266,8 +285,8 @@ struct Capturing<'a> {
 impl Capture for Capturing<'_> {
     type Node = sys::CUgraphNode;
 
-    fn first(&self, program: &Bound<'_>) -> Option<usize> {
-        first_root(program)
+    fn order(&self, program: &Bound<'_>) -> Vec<usize> {
+        order(program)
     }
 
     fn depend(&self, nodes: &mut [sys::CUgraphNode]) -> Result<()> {

@@ -2,7 +2,7 @@
 //! latency (CUDA C++ Programming Guide, "Programmatic Dependent Launch").
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
@@ -20,22 +20,29 @@ const WHOLE: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_
 /// The first compute capability that supports it.
 const FIRST: i32 = 9;
 
-/// Changes the edges between our own `kernels`, so that a kernel starts when all blocks of the kernels that it depends on have
-/// ended or said that it may (`let_dependents_begin` in `prelude.cu`). It then waits for them itself, as all our kernels do
-/// (`wait_for_dependencies`). What waits for a node in `whole` starts when that has ended. The graph must not be instantiated yet.
+/// An edge of a graph: the earlier and the later node, and its kind.
+pub(super) type Edge = (CUgraphNode, CUgraphNode, CUgraphEdgeData);
+
+/// Changes edges between our own `kernels`, so that a kernel starts when all blocks of the kernels that it depends on have ended or
+/// said that it may (`let_dependents_begin` in `prelude.cu`). It then waits for them itself, as all our kernels do
+/// (`wait_for_dependencies`). What waits for a node in `whole` starts when that has ended, and so do kernels that are not to go
+/// `first`: early, their blocks would take room from those that do. The graph must not be instantiated yet.
 pub(super) fn overlap(
     context: &Context,
     graph: CUgraph,
+    edges: &[Edge],
     kernels: &HashSet<sys::CUfunction>,
+    first: &HashMap<CUgraphNode, bool>,
     whole: &HashSet<CUgraphNode>,
 ) -> Result<()> {
     if context.info.compute_capability.0 < FIRST {
         return Ok(());
     }
     let (mut from, mut to) = (Vec::new(), Vec::new());
-    for (earlier, later, data) in edges(context, graph)? {
+    for &(earlier, later, data) in edges {
         let waits = function_of(context, later)?.is_some_and(|function| kernels.contains(&function));
-        if data == WHOLE && waits && !whole.contains(&earlier) && function_of(context, earlier)?.is_some() {
+        let early = waits && first.get(&later) == Some(&true) && !whole.contains(&earlier);
+        if data == WHOLE && early && function_of(context, earlier)?.is_some() {
             from.push(earlier);
             to.push(later);
         }
@@ -58,11 +65,8 @@ pub(super) fn overlap(
     checked(context, OP, added.result())
 }
 
-/// The edges of a graph: their earlier and later nodes, and their kinds.
-pub(super) fn edges(
-    context: &Context,
-    graph: CUgraph,
-) -> Result<Vec<(CUgraphNode, CUgraphNode, CUgraphEdgeData)>> {
+/// The edges of a graph.
+pub(super) fn edges(context: &Context, graph: CUgraph) -> Result<Vec<Edge>> {
     let mut count = 0;
     // SAFETY: the graph is valid; this asks for the number of edges alone.
     let status = unsafe { sys::cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count) };

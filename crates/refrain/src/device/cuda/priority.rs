@@ -5,31 +5,36 @@
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
-use cudarc::driver::sys::{self, CUgraph, CUkernelNodeAttrValue, CUlaunchAttributeID};
+use cudarc::driver::sys::{self, CUgraphNode, CUkernelNodeAttrValue, CUlaunchAttributeID};
 
 use super::context::Context;
 use super::memory::checked;
-use super::overlap::{edges, function_of};
+use super::overlap::{Edge, function_of};
 use crate::error::Result;
 
 const OP: &str = "step";
 /// How many kernels shorter a chain may be that counts as a longest one.
 const SLACK: usize = 1;
 
-/// Gives the kernels of a longest chain the greatest priority and the others the least. The graph must not be instantiated yet.
-pub(super) fn prioritise(context: &Context, graph: CUgraph) -> Result<()> {
+/// Of each node that has an edge, whether it is on a longest chain.
+pub(super) fn on_longest_chain(edges: &[Edge]) -> HashMap<CUgraphNode, bool> {
+    let edges: Vec<_> = edges.iter().map(|&(from, to, _)| (from, to)).collect();
+    slacks(&edges).into_iter().map(|(node, slack)| (node, slack <= SLACK)).collect()
+}
+
+/// Gives kernels that go first the greatest priority and the others the least. Their graph must not be instantiated yet.
+pub(super) fn prioritise(context: &Context, first: &HashMap<CUgraphNode, bool>) -> Result<()> {
     let (mut least, mut greatest) = (0, 0);
     // SAFETY: a context is current; writes two integers.
     let range = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
     checked(context, OP, range.result())?;
-    let edges: Vec<_> = edges(context, graph)?.into_iter().map(|(from, to, _)| (from, to)).collect();
-    for (node, slack) in slacks(&edges) {
+    for (&node, &first) in first {
         if function_of(context, node)?.is_none() {
             continue;
         }
         // SAFETY: an integer array, for which zeros are valid; the member is set below.
         let mut value: CUkernelNodeAttrValue = unsafe { MaybeUninit::zeroed().assume_init() };
-        value.priority = if slack <= SLACK { greatest } else { least };
+        value.priority = if first { greatest } else { least };
         let attribute = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY;
         // SAFETY: the node is a kernel of a valid graph, and the value has the member of this attribute.
         checked(
