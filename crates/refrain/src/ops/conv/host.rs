@@ -1,6 +1,7 @@
 //! Convolutions on the CPU: a product for each image and group, with its windows packed from the image ([`Padded`]) or as a matrix.
 //! In f16 or bf16, operands are rounded to that dtype and multiplied in f32, pairs of bf16 by the instruction for them, if the
-//! processor has it. Either way, a sum has the same order.
+//! processor has it. Those go through the matrix, whose long sums may be split into parts, so the last bits of a convolution in
+//! bf16 may differ between processors with and without the instruction. They do not depend on the number of threads.
 
 use half::bf16;
 use rayon::prelude::*;

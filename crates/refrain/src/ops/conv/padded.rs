@@ -77,7 +77,7 @@ impl Padded {
         }
         let (channels, behind) = image.split_at_mut(self.channels * self.channel());
         behind.fill(R::ZERO);
-        // Columns behind the last window stay zeros, because nothing may come of them.
+        // Columns behind the last window stay zeros, because no window reads them.
         let used = (self.count[1] - 1) * right + window.dilation[1] * (window.kernel[1] - 1) + 1;
         let there = width.min(used.saturating_sub(left));
         for (channel, x) in channels.chunks_exact_mut(self.channel()).zip(x.chunks_exact(height * width)) {
@@ -199,7 +199,8 @@ impl Padded {
     pub(super) fn add_gradient<R: Real>(&self, image: &[R], dy: &[R], m: usize, sums: &mut [R]) {
         let arch = arch();
         let ([height, width], [rows, columns], step) = (self.window.kernel, self.count, self.phase[1]);
-        // Between the rows, a few windows are of no use: their `dy` is zero.
+        // Between the rows, a few windows are of no use: their `dy` is zero. An infinity or NaN that they read makes elements of the
+        // gradient NaN that have no window with it.
         let all = (rows - 1) * step + columns;
         let (lanes, panel) = panel_width::<R>(arch);
         let mut packed = Scratch::<R>::new((BLOCK_K + 1) * panel);

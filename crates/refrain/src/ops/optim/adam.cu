@@ -37,8 +37,9 @@ struct Adam {
     template <int N> DEVICE void clear(i64 at) const { put_zeros<N>(g + at); }
 };
 
-// `base`, from 0 to 1, to the power of `n`. Squaring takes a fraction of the time of `pow`, for which the whole step waits. It rounds
-// to f64 up to 2 log2(n) times; what that adds up to is far below a rounding of f32.
+// `base`, from 0 to 1, to the power of `n`. Squaring takes a fraction of the time of `pow`, for which the whole step waits. The
+// relative error is about n 2^-53, but the power becomes small as n grows: n base^n is at most 370 for 0.999, so the error stays
+// far below a rounding of f32.
 DEVICE double power(double base, i64 n) {
     if (sizeof(COMPUTE) > 4) return pow(base, (double)n);
     double y = 1.0;
