@@ -5,6 +5,7 @@
 //! fused, each temporary gets an offset in one block, and a launch waits only for launches with which it shares bytes. A replay runs the program over its
 //! block; it does not call the closure.
 
+mod apart;
 mod changed;
 mod dead;
 mod digest;

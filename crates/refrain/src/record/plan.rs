@@ -9,15 +9,15 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::apart::{APART, Apart};
+
 /// Offsets are multiples of this, like addresses of device memory.
 pub(super) const ALIGNMENT: usize = 256;
 
 /// How many temporaries are compared with one another.
 pub(super) const FEW: usize = 4096;
 
-/// The minimum number of launches between the last one that touches a temporary and the first one that gets its bytes, where
-/// launches run side by side; and how much larger the block may become for that: this part of it, and at most so many bytes.
-const APART: usize = 8;
+/// How much larger the block may become so that temporaries are [`Apart`]: this part of it, and at most so many bytes.
 const APART_PART: usize = 16;
 const APART_BYTES: usize = 64 << 20;
 
@@ -34,6 +34,10 @@ impl Life {
     /// The bytes that it takes in the block.
     pub(super) fn room(&self) -> usize {
         self.bytes.next_multiple_of(ALIGNMENT)
+    }
+
+    fn length(&self) -> usize {
+        self.last - self.first + 1
     }
 
     fn meets(&self, other: &Life) -> bool {
@@ -57,38 +61,32 @@ pub(super) fn plan(lives: &[Life]) -> Option<MemoryPlan> {
     plan_of(lives, FEW)
 }
 
-/// Like [`plan`], for a device that runs launches side by side. A launch that gets the bytes of a temporary waits for the last
-/// launch that touches it, although it needs nothing from it. So bytes are given to none of the next few launches, as far as
-/// a slightly larger block allows.
-pub(super) fn plan_apart(lives: &[Life]) -> Option<MemoryPlan> {
+/// Like [`plan`], for a device that runs launches side by side: as far as a slightly larger block allows, it keeps temporaries
+/// [`Apart`].
+pub(super) fn plan_apart(lives: &[Life], apart: &Apart) -> Option<MemoryPlan> {
     let tight = plan(lives)?;
+    if lives.len() > FEW {
+        return Some(tight);
+    }
     let room = tight.bytes.saturating_add((tight.bytes / APART_PART).min(APART_BYTES));
-    // The lives may fill the room, and the block becomes a little larger than what is alive.
-    let apart = plan(&lengthened(lives, APART, room - room / 32)).filter(|plan| plan.bytes <= room);
-    Some(match apart {
-        Some(apart) => MemoryPlan { bound: tight.bound, ..apart },
+    let fitting = placings(lives, apart, room).flatten().filter(|(_, bytes)| *bytes <= room);
+    let best = fitting.min_by_key(|(offsets, bytes)| (closeness(lives, offsets, apart), *bytes));
+    Some(match best {
+        Some((offsets, bytes)) => MemoryPlan { offsets, bytes, ..tight },
         None => tight,
     })
 }
 
-/// The same lives, longer by at most so many launches, while not more than `room` bytes are alive at one time.
-fn lengthened(lives: &[Life], launches: usize, room: usize) -> Vec<Life> {
-    let end = lives.iter().map(|l| l.last).max().unwrap_or(0);
-    let mut alive = vec![0; end + 1];
-    for life in lives {
-        alive[life.first..=life.last].iter_mut().for_each(|bytes| *bytes += life.room());
-    }
-    let mut longer = lives.to_vec();
-    for _ in 0..launches {
-        for life in longer.iter_mut().filter(|l| l.last < end) {
-            let after = &mut alive[life.last + 1];
-            if *after + life.room() <= room {
-                *after += life.room();
-                life.last += 1;
-            }
-        }
-    }
-    longer
+/// How much temporaries share that should be apart.
+fn closeness(lives: &[Life], offsets: &[usize], apart: &Apart) -> usize {
+    let share = |a: usize, b: usize| {
+        offsets[a] < offsets[b] + lives[b].room() && offsets[b] < offsets[a] + lives[a].room()
+    };
+    let of = |a: usize| {
+        let sharing = apart.near(a).iter().filter(move |(b, _)| *b < a && share(a, *b));
+        sharing.map(|(_, launches)| APART - launches).sum::<usize>()
+    };
+    (0..lives.len()).map(of).sum()
 }
 
 /// Like [`plan`], with another number of temporaries that are compared with one another.
@@ -137,43 +135,65 @@ fn bound(lives: &[Life]) -> Option<usize> {
 
 /// Compares all temporaries with one another, in several orders.
 fn compared(lives: &[Life]) -> Option<MemoryPlan> {
-    let size = |l: &Life| l.room();
-    let length = |l: &Life| l.last - l.first + 1;
-    let orders: [&dyn Fn(&Life) -> (usize, usize); 5] = [
-        &|l| (usize::MAX - size(l), l.first),
-        &|l| (usize::MAX - size(l).saturating_mul(length(l)), l.first),
-        &|l| (usize::MAX - length(l), usize::MAX - size(l)),
-        &|l| (l.first, usize::MAX - size(l)),
-        &|l| (usize::MAX - l.last, usize::MAX - size(l)),
-    ];
-    let each = orders.into_iter().flat_map(|key| [(key, true), (key, false)]);
-    let placings = each.map(|(key, tightest)| {
-        let mut order: Vec<usize> = (0..lives.len()).collect();
-        order.sort_by_key(|&i| key(&lives[i]));
-        place(lives, &order, tightest)
-    });
-    smallest(lives, placings)
+    smallest(lives, placings(lives, &Apart::none(lives.len()), usize::MAX))
 }
 
-/// Places temporaries in the given order: each into the tightest gap that is large enough, or into the lowest one.
-pub(super) fn place(lives: &[Life], order: &[usize], tightest: bool) -> Option<Placing> {
+/// Placings in several orders, each in a block of `room` bytes if it can be.
+fn placings<'a>(
+    lives: &'a [Life],
+    apart: &'a Apart,
+    room: usize,
+) -> impl Iterator<Item = Option<Placing>> + 'a {
+    let orders: [fn(&Life) -> (usize, usize); 5] = [
+        |l| (usize::MAX - l.room(), l.first),
+        |l| (usize::MAX - l.room().saturating_mul(l.length()), l.first),
+        |l| (usize::MAX - l.length(), usize::MAX - l.room()),
+        |l| (l.first, usize::MAX - l.room()),
+        |l| (usize::MAX - l.last, usize::MAX - l.room()),
+    ];
+    let each = orders.into_iter().flat_map(|key| [(key, true), (key, false)]);
+    each.map(move |(key, tightest)| {
+        let mut order: Vec<usize> = (0..lives.len()).collect();
+        order.sort_by_key(|&i| key(&lives[i]));
+        place(lives, &order, tightest, apart, room)
+    })
+}
+
+/// Places temporaries in the given order: each into the tightest gap that is large enough, or into the lowest one. Each is as far
+/// apart from others as a block of `room` bytes allows; the block becomes larger only for those that are alive at the same time.
+pub(super) fn place(
+    lives: &[Life],
+    order: &[usize],
+    tightest: bool,
+    apart: &Apart,
+    room: usize,
+) -> Option<Placing> {
     let mut offsets = vec![0usize; lives.len()];
     // The placed ones, by offset.
     let mut placed: Vec<usize> = Vec::with_capacity(lives.len());
     let mut bytes = 0;
+    // How far the temporary that is placed is from each other one, as far as that matters.
+    let mut launches = vec![APART; lives.len()];
     for &i in order {
-        let room = lives[i].room();
-        let (mut end, mut chosen): (usize, Option<(usize, usize)>) = (0, None);
-        for &j in placed.iter().filter(|&&j| lives[j].meets(&lives[i])) {
-            let gap = offsets[j].saturating_sub(end);
-            if gap >= room && chosen.is_none_or(|(_, g)| tightest && gap < g) {
-                chosen = Some((end, gap));
+        apart.near(i).iter().for_each(|&(j, n)| launches[j] = n);
+        let length = lives[i].room();
+        let gap = |least: usize| {
+            let (mut end, mut chosen): (usize, Option<(usize, usize)>) = (0, None);
+            for &j in placed.iter().filter(|&&j| launches[j] < least || lives[j].meets(&lives[i])) {
+                let gap = offsets[j].saturating_sub(end);
+                if gap >= length && chosen.is_none_or(|(_, g)| tightest && gap < g) {
+                    chosen = Some((end, gap));
+                }
+                end = end.max(offsets[j] + lives[j].room());
             }
-            end = end.max(offsets[j] + lives[j].room());
-        }
-        let offset = chosen.map_or(end, |(at, _)| at);
+            chosen.map_or(end, |(at, _)| at)
+        };
+        let fits = |offset: &usize| offset.checked_add(length).is_some_and(|end| end <= room);
+        let wanted = [APART, APART / 2, APART / 4, 1].into_iter().map(gap).find(fits);
+        let offset = wanted.unwrap_or_else(|| gap(0));
+        apart.near(i).iter().for_each(|&(j, _)| launches[j] = APART);
         offsets[i] = offset;
-        bytes = bytes.max(offset.checked_add(room)?);
+        bytes = bytes.max(offset.checked_add(length)?);
         let at = placed.partition_point(|&j| offsets[j] <= offset);
         placed.insert(at, i);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::apart::Apart;
 use super::edges::{Touch, edges};
 use super::plan::{Life, MemoryPlan, plan, plan_apart};
 use super::recorded::Recorded;
@@ -78,13 +79,19 @@ impl Program {
 
         let mut index: Vec<Option<u32>> = vec![None; recorded.temporaries.len()];
         let mut lives: Vec<(usize, Life)> = Vec::new();
+        // The launches that touch each of them.
+        let mut touching: Vec<Vec<usize>> = Vec::new();
         let mut touch = |t: usize, at: usize| {
             let l = *index[t].get_or_insert_with(|| {
                 let bytes = recorded.temporaries[t].bytes;
                 lives.push((t, Life { first: at, last: at, bytes }));
+                touching.push(Vec::new());
                 (lives.len() - 1) as u32
-            });
-            lives[l as usize].1.last = at;
+            }) as usize;
+            lives[l].1.last = at;
+            if at < order.len() && touching[l].last() != Some(&at) {
+                touching[l].push(at);
+            }
         };
         for (at, &i) in order.iter().enumerate() {
             for (access, _) in launch(&recorded, &fused, i).accesses() {
@@ -100,9 +107,16 @@ impl Program {
             }
         }
         lives.shrink_to_fit();
-        let planner = if overlaps { plan_apart } else { plan };
-        let plan = planner(&lives.iter().map(|(_, life)| *life).collect::<Vec<_>>())
-            .ok_or_else(|| too_large(&recorded, &lives))?;
+        let alive: Vec<Life> = lives.iter().map(|(_, life)| *life).collect();
+        let plan = match overlaps {
+            false => plan(&alive),
+            true => {
+                let touches: Vec<Vec<Touch<'_>>> =
+                    order.iter().map(|&n| verify::touches(launch(&recorded, &fused, n))).collect();
+                plan_apart(&alive, &Apart::new(&alive, &touching, &edges(&touches)))
+            }
+        };
+        let plan = plan.ok_or_else(|| too_large(&recorded, &lives))?;
         let mut program = Program { recorded, fused, order, live, lives, plan, waits: Vec::new(), index };
         program.waits = edges(&program.touches());
         verify::planned(&program)?;

@@ -3,6 +3,7 @@ use std::thread;
 
 use proptest::prelude::*;
 
+use super::apart::Apart;
 use super::dead;
 use super::edges::{Touch, edges};
 use super::plan::{ALIGNMENT, Life, MemoryPlan, in_time, place, plan, plan_apart, plan_of};
@@ -162,10 +163,17 @@ proptest! {
     }
 
     #[test]
-    fn temporaries_alive_at_the_same_time_share_no_byte(lives in any_lives(), few in 0usize..70) {
+    fn temporaries_alive_at_the_same_time_share_no_byte(
+        lives in any_lives(),
+        few in 0usize..70,
+        waits in prop::collection::vec(prop::collection::vec(1usize..6, 0..3), 80),
+    ) {
         let tight = plan_of(&lives, few).unwrap();
         fits(&tight, &lives)?;
-        let apart = plan_apart(&lives).unwrap();
+        let waits: Vec<Vec<usize>> =
+            waits.iter().enumerate().map(|(at, back)| back.iter().filter_map(|b| at.checked_sub(*b)).collect()).collect();
+        let touching: Vec<Vec<usize>> = lives.iter().map(|life| vec![life.first, life.last]).collect();
+        let apart = plan_apart(&lives, &Apart::new(&lives, &touching, &waits)).unwrap();
         fits(&apart, &lives)?;
         let bytes = plan(&lives).unwrap().bytes;
         prop_assert!(apart.bytes <= bytes + bytes / 16 && apart.bound == tight.bound);
@@ -178,7 +186,8 @@ proptest! {
         let mut order: Vec<usize> = (0..lives.len()).collect();
         let begins = |l: &Life| if backwards { usize::MAX - l.last } else { l.first };
         order.sort_by_key(|&i| (begins(&lives[i]), usize::MAX - lives[i].room()));
-        prop_assert_eq!(in_time(&lives, backwards), place(&lives, &order, true));
+        let apart = Apart::none(lives.len());
+        prop_assert_eq!(in_time(&lives, backwards), place(&lives, &order, true, &apart, usize::MAX));
     }
 
     #[test]
@@ -236,14 +245,56 @@ proptest! {
 #[test]
 fn launches_side_by_side_share_no_bytes_where_there_is_room() {
     let life = |first, last, bytes| Life { first, last, bytes };
-    // A branch of launches 0 and 1, one of launches 2 and 3, and a launch that needs much more than both.
+    // A branch of launches 0 and 1, one of launches 2 and 3, and a launch behind both that needs much more.
     let lives = [life(0, 1, 512), life(2, 3, 512), life(4, 4, 4096)];
+    let waits = [vec![], vec![0], vec![], vec![2], vec![1, 3]];
+    let touching = [vec![0, 1], vec![2, 3], vec![4]];
+    let with_room =
+        |n: usize| plan_apart(&lives[..n], &Apart::new(&lives[..n], &touching[..n], &waits)).unwrap();
     assert_eq!(plan(&lives).unwrap().offsets[..2], [0, 0]);
-    let apart = plan_apart(&lives).unwrap();
+    let apart = with_room(3);
     assert_ne!(apart.offsets[0], apart.offsets[1]);
     assert_eq!((apart.bytes, apart.bound), (4096, 4096));
     // Without room, the block stays as small as it was.
-    assert_eq!(plan_apart(&lives[..2]), plan(&lives[..2]));
+    assert_eq!(with_room(2), plan(&lives[..2]).unwrap());
+}
+
+/// A chain of launches, each with a launch beside it that reads what the chain reads and for which only the last one waits:
+/// input gradients and weight gradients.
+#[test]
+fn a_chain_gets_the_bytes_of_its_own_past_and_not_those_that_launches_beside_it_read() {
+    let life = |first, last, bytes| Life { first, last, bytes };
+    // Launches 0, 2, 4, ... are the chain, 1, 3, 5, ... are beside it. Before, something large was alive.
+    let steps = 12;
+    let mut lives = vec![life(0, 1, 6 << 10)];
+    let mut touching = vec![vec![0, 1]];
+    let mut waits = vec![vec![], vec![0]];
+    for step in 1..steps {
+        let at = 2 * step;
+        lives.push(life(at, at + 3, 1 << 10));
+        touching.push(vec![at, at + 2, at + 3]);
+        waits.extend([vec![at - if step == 1 { 1 } else { 2 }], vec![at - 2]]);
+    }
+    let end = 2 * steps;
+    lives.push(life(end, end + 1, 256));
+    touching.push(vec![end, end + 1]);
+    waits.push((0..end).collect());
+    waits.push(vec![end]);
+    let waits_for_others = |plan: &MemoryPlan| {
+        let mut found = 0;
+        for (later, a) in lives.iter().enumerate().skip(2) {
+            for (earlier, b) in lives[..later].iter().enumerate().skip(1) {
+                let (at, other) = (plan.offsets[later], plan.offsets[earlier]);
+                let shares = at < other + b.bytes && other < at + a.bytes;
+                // The launch beside the chain that read the earlier one last, a short while ago.
+                found += usize::from(shares && a.first < end && a.first <= b.last + 4);
+            }
+        }
+        found
+    };
+    let apart = plan_apart(&lives, &Apart::new(&lives, &touching, &waits)).unwrap();
+    assert_ne!(waits_for_others(&plan(&lives).unwrap()), 0);
+    assert_eq!(waits_for_others(&apart), 0, "{apart:?}");
 }
 
 fn recorded(f: impl FnOnce(&Device) -> crate::Result<Vec<Tensor>>) -> Recorded {
