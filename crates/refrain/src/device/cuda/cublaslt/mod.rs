@@ -302,7 +302,6 @@ impl LibraryPlan {
             LayoutDescriptor::new(key.result, [n, m], &c, key.batches)?,
         ];
         let mut preference = Preference(result::create_matmul_pref()?);
-        preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MOST_WORKSPACE)?;
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b.alignment as u32)?;
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a.alignment as u32)?;
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.results[0] as u32)?;
@@ -311,7 +310,8 @@ impl LibraryPlan {
         let reductions = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
         let [a, b, c] = &layouts;
-        let ask = || {
+        let mut answers_within = |workspace: usize| {
+            preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)?;
             let mut answers =
                 [const { MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed() }; ANSWERS];
             let mut count = 0;
@@ -334,15 +334,26 @@ impl LibraryPlan {
             // SAFETY: plain data, zero where the library wrote nothing; zero is a status.
             let answers = answers.map(|answer| unsafe { answer.assume_init() });
             let count = usize::try_from(count).unwrap_or(0);
-            let usable = || answers.iter().take(count).filter(|answer| answer.state.result().is_ok());
+            Ok(answers.into_iter().take(count).filter(|answer| answer.state.result().is_ok()))
+        };
+        let ask = || {
             let counts = |workspace: usize| (1..=COUNTER).contains(&workspace);
-            let found = usable().find(|answer| !counts(answer.workspaceSize)).or_else(|| usable().next());
+            let mut found = None;
+            for workspace in [MOST_WORKSPACE, 0] {
+                let mut answers = answers_within(workspace)?;
+                let first = answers.clone().next();
+                let best = answers.find(|answer| !counts(answer.workspaceSize));
+                found = best.or(found).or(first);
+                if best.is_some() {
+                    break;
+                }
+            }
             let found = found.ok_or(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED))?;
             Ok(Choice { algorithm: found.algo.data, workspace: found.workspaceSize })
         };
         // What the library is asked, besides preferences that never differ.
         let product = format!(
-            "{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}, the first of {ANSWERS} without counter"
+            "{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}, the first of {ANSWERS} without counter, or without workspace"
         );
         let choice = choices.choose(&product, |kept| accepts(handle, &descriptor, &layouts, kept), ask)?;
         Ok(LibraryPlan {
