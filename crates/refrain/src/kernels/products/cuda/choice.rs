@@ -27,9 +27,9 @@ const MAX_NARROW: usize = 8;
 /// From this many numbers on, tensor cores are faster for a sum over rows.
 const LONG_COLUMN: usize = 1024;
 
-/// Whether a product of f16 or bf16 is a long sum over rows, as the gradient of a weight is.
+/// Whether a product is a long sum over rows, as the gradient of a weight is.
 fn sums_rows(p: &Product) -> bool {
-    p.dtype.size() == 2 && !p.a.dense[1] && !p.b.dense[0] && p.k >= LONG_COLUMN
+    !p.a.dense[1] && !p.b.dense[0] && p.k >= LONG_COLUMN
 }
 
 /// Warps of a block along m and n, and 16 x 8 fragments of each warp along m and n.
@@ -254,7 +254,7 @@ impl GemmKernel {
     pub(super) fn sums_well(self, p: &Product) -> bool {
         match self {
             GemmKernel::Groups { .. } => true,
-            GemmKernel::Tensor { .. } => sums_rows(p) && p.m.min(p.n) <= 32,
+            GemmKernel::Tensor { .. } => p.dtype.size() == 2 && sums_rows(p) && p.m.min(p.n) <= 32,
             _ => false,
         }
     }
@@ -416,8 +416,12 @@ mod tests {
             let p = product(dtype, [16, 128, 36_736], true);
             assert!(!GemmKernel::of(&p, mma).sums_well(&p), "rows that run along k");
         }
-        let p = product(DType::F32, [16, 128, 36_736], false);
-        assert!(!GemmKernel::of(&p, MmaKind::Warp).sums_well(&p), "f32 sums row by row");
+        for ([m, n], tile) in narrow.into_iter().chain(flat) {
+            let p = product(DType::F32, [m, n, 36_736], false);
+            let kernel = GemmKernel::of(&p, MmaKind::Warp);
+            assert_eq!(kernel.tile().0, tile, "{m} {n}");
+            assert!(!kernel.sums_well(&p), "f32 sums row by row");
+        }
     }
 
     #[test]
