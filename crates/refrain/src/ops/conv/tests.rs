@@ -314,8 +314,9 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             ([1, 6, 17, 16], [20, 3, 3, 2], options([3, 2], [2, 0], [2, 1], 2)),
             ([3, 20, 8, 8], [40, 20, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
             ([1, 2, 4, 4], [3, 2, 2, 2], options([4, 3], [0, 0], [1, 1], 1)),
-            // More terms and rows than stay in the cache while the windows pass, and rows of windows that end in a panel.
-            ([1, 120, 6, 21], [80, 120, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+            // More terms and rows than stay in the cache while the windows pass, in so many images that threads do not share their rows,
+            // and rows of windows that end in a panel.
+            ([8, 113, 6, 11], [65, 113, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
             ([9, 6, 40, 3], [4, 3, 3, 1], options([2, 1], [1, 0], [1, 1], 2)),
         ];
         let settings = [
