@@ -133,7 +133,7 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// The layout that the kernel needs for input `i`.
     fn input_needs(&self, _i: usize) -> Needs {
-        Needs::Contiguous
+        if self.keeps_strides() { Needs::Any } else { Needs::Contiguous }
     }
 
     /// The layout that the kernel on the CPU needs for input `i`, if it takes more layouts than those on CUDA.
@@ -143,11 +143,11 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// The layout that the kernel needs for output `o`.
     fn output_needs(&self, _o: usize) -> Needs {
-        Needs::Contiguous
+        if self.keeps_strides() { Needs::Any } else { Needs::Contiguous }
     }
 
     /// Whether new results have the strides of the inputs on the CPU, if those of all inputs are the same. For elementwise
-    /// operations, which then read and write memory in its order.
+    /// operations, which then read and write memory in its order, and take any layout.
     fn keeps_strides(&self) -> bool {
         false
     }

@@ -337,6 +337,23 @@ impl Converts for F16c {
     }
 }
 
+/// Slices that are cut alike: chunks, and what is left behind them.
+#[cfg(target_arch = "x86_64")]
+type Cut<'a, T, const K: usize> = ([&'a [[T; WIDE]]; K], [&'a [T]; K]);
+
+/// Cuts slices into `whole` chunks each: one known number, so that a loop over them has no checks.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn wide_chunks<T, const K: usize>(rows: [&[T]; K], whole: usize) -> Cut<'_, T, K> {
+    // Not by `array::map`, which is a call where it is not inlined.
+    let (mut chunks, mut rests) = ([&[][..]; K], [&[][..]; K]);
+    for k in 0..K {
+        let (row, rest) = rows[k].as_chunks::<WIDE>();
+        (chunks[k], rests[k]) = (&row[..whole], rest);
+    }
+    (chunks, rests)
+}
+
 #[cfg(target_arch = "x86_64")]
 impl<C: Converts> F16Loops<C> {
     /// The registers of [`run`](HalfLoops::run).
@@ -383,12 +400,7 @@ impl<C: Converts> F16Loops<C> {
     pub(crate) fn add<R: Number, const K: usize>(self, sums: &mut [R], rows: [&[f16]; K]) {
         let whole = sums.len() / WIDE;
         let (sums, sums_rest) = sums.as_chunks_mut::<WIDE>();
-        // Of one known length, so that the loop has no checks. Not by `array::map`, which is a call where it is not inlined.
-        let (mut chunks, mut rests) = ([&[][..]; K], [&[][..]; K]);
-        for k in 0..K {
-            let (row, rest) = rows[k].as_chunks::<WIDE>();
-            (chunks[k], rests[k]) = (&row[..whole], rest);
-        }
+        let (chunks, rests) = wide_chunks(rows, whole);
         for (i, sums) in sums[..whole].iter_mut().enumerate() {
             let mut all = *sums;
             for k in 0..K {
@@ -405,10 +417,7 @@ impl<C: Converts> F16Loops<C> {
             }
         }
     }
-}
 
-#[cfg(target_arch = "x86_64")]
-impl<C: Converts> F16Loops<C> {
     /// `y[i] = f(x[i], with[0][i], ...)`, inside [`run`](HalfLoops::run). All slices have the same length.
     #[inline(always)]
     pub(crate) fn map_with<const K: usize>(
@@ -421,12 +430,7 @@ impl<C: Converts> F16Loops<C> {
         let whole = x.len() / WIDE;
         let (x, x_rest) = x.as_chunks::<WIDE>();
         let (y, y_rest) = y.as_chunks_mut::<WIDE>();
-        // Of one known length, so that the loop has no checks.
-        let (mut chunks, mut rests) = ([&[][..]; K], [&[][..]; K]);
-        for k in 0..K {
-            let (chunk, rest) = with[k].as_chunks::<WIDE>();
-            (chunks[k], rests[k]) = (&chunk[..whole], rest);
-        }
+        let (chunks, rests) = wide_chunks(with, whole);
         for (i, (y, &x)) in y[..whole].iter_mut().zip(x).enumerate() {
             let (x, mut wide) = (self.0.widen(x), [0.0; WIDE]);
             for l in 0..WIDE {

@@ -133,21 +133,41 @@ fn each_row<N, Y>(x: &[Runs<'_, N>], mut y: RunsMut<'_, Y>, tile: impl Fn(&[&[N]
     });
 }
 
+/// Runs an expression with `$loops` as the loops over the operands' numbers of 16 bits, if the operation takes these and the machine
+/// has loops for them; otherwise runs `$wide`.
+macro_rules! with_half_loops {
+    ($args:expr, $op:expr, $loops:ident => $halves:expr, else $wide:expr) => {
+        match $op.takes_halves() {
+            true if all_are(DType::BF16, $args) => {
+                let $loops = Bf16Loops;
+                $halves
+            }
+            #[cfg(target_arch = "x86_64")]
+            true if all_are(DType::F16, $args)
+                && let Some(loops) = f16_loops() =>
+            {
+                with_f16_loops!(loops, $loops => $halves)
+            }
+            _ => $wide,
+        }
+    };
+}
+
 /// Runs an operation in the arithmetic of the floating-point dtype `compute`.
-pub(crate) fn float(args: &HostArgs<'_>, compute: DType, op: &impl FloatRows) -> Result<()> {
+pub(crate) fn float<O: FloatRows>(args: &HostArgs<'_>, compute: DType, op: &O) -> Result<()> {
+    /// The operation on numbers of 16 bits.
+    fn run_halves<L: HalfLoops, O: FloatRows>(args: &HostArgs<'_>, loops: L, op: &O) -> Result<()>
+    where
+        L::Half: Arithmetic,
+    {
+        L::Half::run(args, &|x, y| op.rows_of_halves(loops, x[0], y), None)
+    }
     match compute {
         DType::F64 => f64::run(args, &|x, y| op.rows(x, y), None),
-        _ if op.takes_halves() && all_are(DType::BF16, args) => {
-            bf16::run(args, &|x, y| op.rows_of_halves(Bf16Loops, x[0], y), None)
-        }
-        #[cfg(target_arch = "x86_64")]
-        _ if op.takes_halves()
-            && all_are(DType::F16, args)
-            && let Some(loops) = f16_loops() =>
-        {
-            with_f16_loops!(loops, loops => f16::run(args, &|x, y| op.rows_of_halves(loops, x[0], y), None))
-        }
-        DType::F32 | DType::F16 | DType::BF16 => f32::run(args, &|x, y| op.rows(x, y), None),
+        DType::F32 | DType::F16 | DType::BF16 => with_half_loops!(args, op,
+            loops => run_halves(args, loops, op),
+            else f32::run(args, &|x, y| op.rows(x, y), None)
+        ),
         other => Err(Error::Unsupported { op: args.op(), dtype: other, device: "cpu".to_string() }),
     }
 }
@@ -172,15 +192,10 @@ pub(crate) fn number<O: NumberRows>(args: &HostArgs<'_>, compute: DType, op: &O)
     }
     match compute {
         DType::F64 => run_in::<f64, O>(args, op),
-        _ if op.takes_halves() && all_are(DType::BF16, args) => run_halves(args, Bf16Loops, op),
-        #[cfg(target_arch = "x86_64")]
-        _ if op.takes_halves()
-            && all_are(DType::F16, args)
-            && let Some(loops) = f16_loops() =>
-        {
-            with_f16_loops!(loops, loops => run_halves(args, loops, op))
-        }
-        DType::F32 | DType::F16 | DType::BF16 => run_in::<f32, O>(args, op),
+        DType::F32 | DType::F16 | DType::BF16 => with_half_loops!(args, op,
+            loops => run_halves(args, loops, op),
+            else run_in::<f32, O>(args, op)
+        ),
         _ if all_bytes(args) => run_in::<u8, O>(args, op),
         _ => run_in::<i64, O>(args, op),
     }

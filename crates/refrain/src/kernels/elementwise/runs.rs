@@ -1,5 +1,7 @@
 //! Rows of one length, whatever lies between them.
 
+use crate::device::cpu::narrow::HalfLoops;
+
 /// Rows to read: row `r` begins at `r * step`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Runs<'a, N> {
@@ -40,5 +42,14 @@ impl<'a, N> RunsMut<'a, N> {
         for r in 0..self.rows {
             f(r, &mut self.data[r * self.step..][..self.len]);
         }
+    }
+
+    /// [`each`](Self::each), compiled for the instructions of `loops`.
+    #[inline(always)]
+    pub(crate) fn each_by(mut self, loops: impl HalfLoops, f: impl FnMut(usize, &mut [N])) {
+        loops.run(
+            #[inline(always)]
+            move || self.each(f),
+        );
     }
 }

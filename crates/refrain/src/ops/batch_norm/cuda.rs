@@ -79,7 +79,7 @@ const STATE: usize = 16;
 /// Blocks per multiprocessor of a kernel over elements: many, or those that run at once, if each has to merge sums first.
 const MANY_BLOCKS: usize = 32;
 const RESIDENT_BLOCKS: usize = 4;
-/// As in elements.cu.
+/// Vectors of elements that a thread loads before it computes.
 const ELEMENTS_AHEAD: usize = 2;
 
 /// The reduction of all values of a channel: over columns if channels are neighbours, otherwise over lines that are
@@ -134,45 +134,67 @@ fn row(Extent { n: channels, inner, .. }: Extent) -> usize {
     if inner == 1 { channels } else { inner }
 }
 
-/// Adds the constants of a kernel over elements, which lie at `operands`, and says how many blocks it wants.
-#[allow(clippy::too_many_arguments)] // What the constants follow from.
-fn elements(
+/// Runs a reduction whose results a kernel over elements reads.
+fn run_sums(
+    sums: &ReductionLaunch,
+    args: &mut CudaArgs<'_>,
+    source: &'static Source,
+    dtypes: [DType; 2],
+    backward: bool,
+) -> Result<Statistics> {
+    let constants = |spec| constants(spec, dtypes).flag("BACKWARD", backward);
+    match sums.run_for_consumer(args, source, constants)? {
+        true => Ok(Statistics::Merged),
+        false => Ok(Statistics::Stored),
+    }
+}
+
+/// A pass over the elements.
+struct Pass<'a> {
     extent: Extent,
+    /// Those of elements and of parameters.
     dtypes: [DType; 2],
     statistics: Statistics,
-    add: bool,
-    operands: &[Pointer],
-    tail: Option<&dyn Following>,
-    spec: KernelSpec,
-    args: &CudaArgs<'_>,
-) -> (KernelSpec, Grid) {
-    let dtype = dtypes[0];
-    let Extent { outer, n: channels, inner } = extent;
-    let widest = 16 / dtype.size();
-    let vec = if row(extent).is_multiple_of(widest) { widest } else { 1 };
-    let n = outer * channels * inner;
-    let aligned = operands.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()))
-        && tail.is_none_or(|tail| tail.is_aligned(args, vec));
-    let spec = constants(spec, dtypes)
-        .dtype("IN", dtype)
-        .word("INDEX", if n >= 1 << 30 { "u64" } else { "u32" })
-        .int("VEC", vec as i64)
-        .flag("ALIGNED", aligned)
-        .flag("INNER", inner != 1)
-        .flag("ADD", add)
-        .flag("MERGES", statistics == Statistics::Merged)
-        .flag("RUNNING", statistics == Statistics::Running);
-    let multiprocessors = args.multiprocessors();
-    let whole = (n / vec).div_ceil(THREADS);
-    let blocks = match statistics {
-        // Each block reads all sums, so a block for each multiprocessor is enough if its threads load their elements at once.
-        Statistics::Merged => {
-            let fewest = multiprocessors.max(whole.div_ceil(ELEMENTS_AHEAD));
-            whole.min(fewest).min(multiprocessors * RESIDENT_BLOCKS)
-        }
-        Statistics::Stored | Statistics::Running => whole.min(multiprocessors * MANY_BLOCKS),
-    };
-    (spec, Grid::line(blocks, THREADS as u32))
+    /// Whether the results are added to.
+    adds: bool,
+    /// Where elements are read and written.
+    elements: &'a [Pointer],
+    tail: Option<&'a dyn Following>,
+}
+
+impl Pass<'_> {
+    /// Adds the constants of the kernel, and says how many blocks it wants.
+    fn launch(&self, spec: KernelSpec, args: &CudaArgs<'_>) -> (KernelSpec, Grid) {
+        let Pass { extent, dtypes, statistics, adds, elements, tail } = *self;
+        let dtype = dtypes[0];
+        let Extent { outer, n: channels, inner } = extent;
+        let widest = 16 / dtype.size();
+        let vec = if row(extent).is_multiple_of(widest) { widest } else { 1 };
+        let n = outer * channels * inner;
+        let aligned = elements.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()))
+            && tail.is_none_or(|tail| tail.is_aligned(args, vec));
+        let spec = constants(spec, dtypes)
+            .dtype("IN", dtype)
+            .word("INDEX", if n >= 1 << 30 { "u64" } else { "u32" })
+            .int("VEC", vec as i64)
+            .int("ELEMENTS_AHEAD", ELEMENTS_AHEAD as i64)
+            .flag("ALIGNED", aligned)
+            .flag("INNER", inner != 1)
+            .flag("ADD", adds)
+            .flag("MERGES", statistics == Statistics::Merged)
+            .flag("RUNNING", statistics == Statistics::Running);
+        let multiprocessors = args.multiprocessors();
+        let whole = (n / vec).div_ceil(THREADS);
+        let blocks = match statistics {
+            // Each block reads all sums, so a block for each multiprocessor is enough if its threads load their elements at once.
+            Statistics::Merged => {
+                let fewest = multiprocessors.max(whole.div_ceil(ELEMENTS_AHEAD));
+                whole.min(fewest).min(multiprocessors * RESIDENT_BLOCKS)
+            }
+            Statistics::Stored | Statistics::Running => whole.min(multiprocessors * MANY_BLOCKS),
+        };
+        (spec, Grid::line(blocks, THREADS as u32))
+    }
 }
 
 pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -191,11 +213,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
         for o in 1..5 {
             sums = sums.output(args, o);
         }
-        let constants = |spec| constants(spec, dtypes).flag("BACKWARD", false);
-        match sums.run_for_consumer(args, &MOMENTS_OF_CHANNELS, constants)? {
-            true => Statistics::Merged,
-            false => Statistics::Stored,
-        }
+        run_sums(&sums, args, &MOMENTS_OF_CHANNELS, dtypes, false)?
     } else if channels <= THREADS && n > 0 {
         Statistics::Running
     } else {
@@ -215,7 +233,8 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let spec = KernelSpec::new(&FORWARD, "batch_norm").flag("BACKWARD", false).dtype("IN0", dtypes[0]);
-    let (spec, grid) = elements(op.extent, dtypes, statistics, false, &[x, y], None, spec, args);
+    let pass = Pass { extent: op.extent, dtypes, statistics, adds: false, elements: &[x, y], tail: None };
+    let (spec, grid) = pass.launch(spec, args);
     let kernel_args = BatchNormArgs {
         x,
         weight: args.read(1),
@@ -265,6 +284,43 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     backward.run(args, None)
 }
 
+impl Backward {
+    /// The number of elements.
+    fn elements(&self) -> usize {
+        let Extent { outer, n: channels, inner } = self.extent;
+        outer * channels * inner
+    }
+
+    /// Where the unmodified sums are stored.
+    fn totals(&self) -> Pointer {
+        Pointer::WORKSPACE.plus(states(self.extent, self.dtypes[0]))
+    }
+
+    fn kernel_args<const TAILS: usize>(
+        &self,
+        sums: Reduction<4>,
+        tail: [TailArgs; TAILS],
+    ) -> BatchNormBackwardArgs<TAILS> {
+        let [x, weight, dy, means, invs] = self.reads;
+        let Extent { outer, n: channels, inner } = self.extent;
+        BatchNormBackwardArgs {
+            x,
+            weight,
+            dy,
+            means,
+            invs,
+            totals: self.totals(),
+            sums,
+            dx: self.writes[0],
+            share: 1.0 / (outer * inner) as f64,
+            n: self.elements() as i64,
+            channels: channels as i64,
+            inner: inner as i64,
+            tail,
+        }
+    }
+}
+
 impl Elements for Backward {
     fn row(&self) -> usize {
         row(self.extent)
@@ -284,48 +340,28 @@ impl Elements for Backward {
 
     fn run(&self, args: &mut CudaArgs<'_>, tail: Option<&dyn Following>) -> Result<()> {
         let Backward { extent, training, dtypes, .. } = *self;
-        let [x, weight, dy, means, invs] = self.reads;
+        let [x, _, dy, means, invs] = self.reads;
         let [dx, dweight, dbias] = self.writes;
-        let Extent { outer, n: channels, inner } = extent;
-        let totals = Pointer::WORKSPACE.plus(states(extent, dtypes[0]));
         let mut sums = by_channel(args, extent, &[]);
         sums.inputs.extend([(x, dtypes[0]), (dy, dtypes[0])]);
         sums.outputs.extend([(dweight, self.adds[1]), (dbias, self.adds[2])]);
-        sums.extra.extend([means, invs, totals]);
-        let constants = |spec| constants(spec, dtypes).flag("BACKWARD", true);
-        let statistics = match sums.run_for_consumer(args, &GRADIENT_SUMS, constants)? {
-            true => Statistics::Merged,
-            false => Statistics::Stored,
-        };
-        let n = outer * channels * inner;
-        if n == 0 {
+        sums.extra.extend([means, invs, self.totals()]);
+        let statistics = run_sums(&sums, args, &GRADIENT_SUMS, dtypes, true)?;
+        if self.elements() == 0 {
             return Ok(());
         }
-        let kernel_args = BatchNormBackwardArgs {
-            x,
-            weight,
-            dy,
-            means,
-            invs,
-            totals,
-            sums: sums.consumer_args(args)?,
-            dx,
-            share: 1.0 / (outer * inner) as f64,
-            n: n as i64,
-            channels: channels as i64,
-            inner: inner as i64,
-            tail: [],
-        };
         let spec = KernelSpec::new(&BACKWARD, "batch_norm_backward")
             .flag("BACKWARD", true)
             .flag("TRAINING", training)
             .flag("STORES", dx != Pointer::NOTHING)
             .flag("TAIL", tail.is_some());
-        let (spec, grid) = elements(extent, dtypes, statistics, self.adds[0], &[x, dy, dx], tail, spec, args);
+        let pass = Pass { extent, dtypes, statistics, adds: self.adds[0], elements: &[x, dy, dx], tail };
+        let (spec, grid) = pass.launch(spec, args);
+        let sums = sums.consumer_args(args)?;
         match tail {
-            None => args.kernel(spec, grid, &kernel_args),
+            None => args.kernel(spec, grid, &self.kernel_args(sums, [])),
             Some(tail) => {
-                let kernel_args = kernel_args.with_tail(tail.args(args));
+                let kernel_args = self.kernel_args(sums, [tail.args(args)]);
                 args.kernel(spec.ahead(tail.text()), grid, &kernel_args)
             }
         }
@@ -333,41 +369,5 @@ impl Elements for Backward {
 
     fn boxed(&self) -> Box<dyn Elements> {
         Box::new(*self)
-    }
-}
-
-impl BatchNormBackwardArgs<0> {
-    fn with_tail(self, tail: TailArgs) -> BatchNormBackwardArgs<1> {
-        let BatchNormBackwardArgs {
-            x,
-            weight,
-            dy,
-            means,
-            invs,
-            totals,
-            sums,
-            dx,
-            share,
-            n,
-            channels,
-            inner,
-            ..
-        } = self;
-        let tail = [tail];
-        BatchNormBackwardArgs {
-            x,
-            weight,
-            dy,
-            means,
-            invs,
-            totals,
-            sums,
-            dx,
-            share,
-            n,
-            channels,
-            inner,
-            tail,
-        }
     }
 }

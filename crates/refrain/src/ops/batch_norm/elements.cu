@@ -1,13 +1,11 @@
 // Batch norm element by element. Constants: COMPUTE (the arithmetic), IN (dtype of elements), PARAMETER (of parameters),
-// INDEX (the type of offsets), VEC (elements that a thread takes at once, of one channel each or all of one), ALIGNED
-// (whether they can be loaded at once), INNER (whether values of a channel are neighbours), ADD, MERGES (whether each block
-// merges the partial sums of all channels, of which there are at most THREADS; one block stores the results, when its elements
-// are done), RUNNING (whether each block computes with the running statistics of all channels, of which there are at most
-// THREADS).
+// INDEX (the type of offsets), VEC (elements that a thread takes at once, of one channel each or all of one), ELEMENTS_AHEAD
+// (such vectors that a thread loads before it computes), ALIGNED (whether they can be loaded at once), INNER (whether values
+// of a channel are neighbours), ADD, MERGES (whether each block merges the partial sums of all channels, of which there are at
+// most THREADS; one block stores the results, when its elements are done), RUNNING (whether each block computes with the
+// running statistics of all channels, of which there are at most THREADS).
 
 #define THREADS MERGE_THREADS
-// Vectors of elements that a thread loads before it computes.
-#define ELEMENTS_AHEAD 2
 
 DEVICE void fetch(COMPUTE* x, const IN* p) {
     if (ALIGNED) {

@@ -7,7 +7,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use super::{Needs, Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
+use super::{Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::{Number, Real, nearest};
@@ -142,14 +142,6 @@ impl Op for Binary {
         true
     }
 
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
-    fn output_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
@@ -219,14 +211,6 @@ impl Op for BinaryBackward {
 
     fn keeps_strides(&self) -> bool {
         true
-    }
-
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
-    fn output_needs(&self, _: usize) -> Needs {
-        Needs::Any
     }
 
     fn in_place(&self, _: usize, _: usize) -> bool {
@@ -314,14 +298,6 @@ impl Op for WithScalar {
 
     fn keeps_strides(&self) -> bool {
         true
-    }
-
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
-    fn output_needs(&self, _: usize) -> Needs {
-        Needs::Any
     }
 
     fn in_place(&self, _: usize, _: usize) -> bool {

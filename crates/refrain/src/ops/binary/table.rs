@@ -92,28 +92,21 @@ pub(super) fn of_both_halves<N: Number, L: HalfLoops>(
     loops: L,
     a: Runs<'_, L::Half>,
     b: Runs<'_, L::Half>,
-    mut y: RunsMut<'_, L::Half>,
+    y: RunsMut<'_, L::Half>,
     f: impl Fn(N, N) -> N,
 ) {
-    loops.run(
+    y.each_by(
+        loops,
         #[inline(always)]
-        || {
-            y.each(
+        |r, y| {
+            loops.map_both(
+                a.row(r, y.len()),
+                b.row(r, y.len()),
+                y,
+                #[expect(clippy::redundant_closure, reason = "a call through a reference is not inlined")]
                 #[inline(always)]
-                |r, y| {
-                    loops.map_both(
-                        a.row(r, y.len()),
-                        b.row(r, y.len()),
-                        y,
-                        #[expect(
-                            clippy::redundant_closure,
-                            reason = "a call through a reference is not inlined"
-                        )]
-                        #[inline(always)]
-                        |a, b| f(a, b),
-                    )
-                },
-            );
+                |a, b| f(a, b),
+            )
         },
     );
 }
@@ -125,33 +118,29 @@ pub(super) fn of_scalar_halves<N: Number, L: HalfLoops>(
     x: Runs<'_, L::Half>,
     s: impl Fn(usize) -> N,
     reverse: bool,
-    mut y: RunsMut<'_, L::Half>,
+    y: RunsMut<'_, L::Half>,
     f: impl Fn(N, N) -> N,
 ) {
-    loops.run(
+    y.each_by(
+        loops,
         #[inline(always)]
-        || {
-            y.each(
-                #[inline(always)]
-                |r, y| {
-                    let (x, s) = (x.row(r, y.len()), s(r));
-                    if reverse {
-                        loops.map(
-                            x,
-                            y,
-                            #[inline(always)]
-                            |x| f(s, x),
-                        );
-                    } else {
-                        loops.map(
-                            x,
-                            y,
-                            #[inline(always)]
-                            |x| f(x, s),
-                        );
-                    }
-                },
-            );
+        |r, y| {
+            let (x, s) = (x.row(r, y.len()), s(r));
+            if reverse {
+                loops.map(
+                    x,
+                    y,
+                    #[inline(always)]
+                    |x| f(s, x),
+                );
+            } else {
+                loops.map(
+                    x,
+                    y,
+                    #[inline(always)]
+                    |x| f(x, s),
+                );
+            }
         },
     );
 }
@@ -161,7 +150,7 @@ pub(super) fn extremes_of_halves<L: HalfLoops, const SMALLER: bool>(
     loops: L,
     a: Runs<'_, L::Half>,
     b: Runs<'_, L::Half>,
-    mut y: RunsMut<'_, L::Half>,
+    y: RunsMut<'_, L::Half>,
 ) {
     let size = |v: i16| v & i16::MAX;
     // In the order of the numbers; both zeros are 0.
@@ -172,20 +161,16 @@ pub(super) fn extremes_of_halves<L: HalfLoops, const SMALLER: bool>(
         let number = if (is_beyond & !is_nan(b)) | is_nan(a) { a } else { b };
         number | if is_nan(number) { L::QUIET as i16 } else { 0 }
     };
-    loops.run(
+    y.each_by(
+        loops,
         #[inline(always)]
-        || {
-            y.each(
-                #[inline(always)]
-                |r, y| {
-                    let rows = [a.row(r, y.len()), b.row(r, y.len())];
-                    let [a, b]: [&[i16]; 2] = rows.map(bytemuck::cast_slice);
-                    let y: &mut [i16] = bytemuck::cast_slice_mut(y);
-                    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
-                        *y = of(a, b);
-                    }
-                },
-            );
+        |r, y| {
+            let rows = [a.row(r, y.len()), b.row(r, y.len())];
+            let [a, b]: [&[i16]; 2] = rows.map(bytemuck::cast_slice);
+            let y: &mut [i16] = bytemuck::cast_slice_mut(y);
+            for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+                *y = of(a, b);
+            }
         },
     );
 }

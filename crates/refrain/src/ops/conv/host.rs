@@ -282,19 +282,29 @@ fn gradient_in<E: Stored, R: Real>(
             };
             if let Some((padded, x, dy)) = padded {
                 for image in images {
-                    padded.add_gradient(&padded.image(&x[of_x(image)]), &dy[of_dy(image)], m, sums);
+                    let x = &x[of_x(image)];
+                    padded.add_gradient(&padded.image(x), all_finite::<R, R>(x), &dy[of_dy(image)], m, sums);
                 }
                 return;
             }
             let mut matrix = Scratch::new(windows.len());
             let mut turned = Scratch::filled(m * rows * begin, zero);
             for image in images {
-                windows.write(&x[of_x(image)], zero, &mut matrix);
+                let x = &x[of_x(image)];
+                windows.write(x, zero, &mut matrix);
                 for (to, dy) in turned.chunks_exact_mut(begin).zip(dy[of_dy(image)].chunks_exact(columns)) {
                     to[..columns].copy_from_slice(dy);
                 }
                 let dy = Matrix::row_major(&turned, m, rows * begin);
-                product(dy, windows.matrix(&matrix), MatrixMut::row_major(sums, m, depth), Accumulate::Add);
+                let sums = MatrixMut::row_major(sums, m, depth);
+                // Windows of no use have a `dy` of zero, which times an infinity or NaN would be NaN.
+                if begin == columns || all_finite::<E, R>(x) {
+                    product(dy, windows.matrix(&matrix), sums, Accumulate::Add);
+                    continue;
+                }
+                let mut used = Scratch::new(rows * begin * depth);
+                windows.copy_used(&matrix, zero, &mut used);
+                product(dy, Matrix::row_major(&used, rows * begin, depth), sums, Accumulate::Add);
             }
         };
         parallel::for_each(true, sums.par_chunks_mut(each).enumerate(), piece);
@@ -323,6 +333,17 @@ fn gradient_in<E: Stored, R: Real>(
             }
         });
     })
+}
+
+/// Whether no number is an infinity or NaN.
+fn all_finite<E: Stored, R: Real>(x: &[E]) -> bool {
+    simd(
+        #[inline(always)]
+        || {
+            // Zero times an infinity or NaN is NaN. Without a branch, so that the loop becomes SIMD code.
+            x.iter().fold(true, |all, x| all & (x.to::<R>() * R::ZERO == R::ZERO))
+        },
+    )
 }
 
 /// The sums of the channels of `dy`: of planes first, then over the images.

@@ -195,13 +195,21 @@ impl Padded {
     }
 
     /// Adds the sums over the windows of an image: `sums[[j, i, channel]][m]`, of the element `[i, j]` of each window times `dy[m]`
-    /// of the window.
-    pub(super) fn add_gradient<R: Real>(&self, image: &[R], dy: &[R], m: usize, sums: &mut [R]) {
+    /// of the window. `finite` says that no number of the image is an infinity or NaN.
+    pub(super) fn add_gradient<R: Real>(
+        &self,
+        image: &[R],
+        finite: bool,
+        dy: &[R],
+        m: usize,
+        sums: &mut [R],
+    ) {
         let arch = arch();
         let ([height, width], [rows, columns], step) = (self.window.kernel, self.count, self.phase[1]);
-        // Between the rows, a few windows are of no use: their `dy` is zero. An infinity or NaN that they read makes elements of the
-        // gradient NaN that have no window with it.
+        // Between the rows, a few windows are of no use: their `dy` is zero. Numbers that they read are replaced by zeros if zero
+        // times them may be NaN.
         let all = (rows - 1) * step + columns;
+        let mut used = Scratch::<R>::new(if finite { 0 } else { self.channels * all });
         let (lanes, panel) = panel_width::<R>(arch);
         let mut packed = Scratch::<R>::new((BLOCK_K + 1) * panel);
         let mut scratch = Scratch::<R>::new(block_scratch_len::<R>(BLOCK_K));
@@ -229,12 +237,13 @@ impl Padded {
                         .fill(R::ZERO);
                 }
                 for (i, j) in (0..height).flat_map(|i| (0..width).map(move |j| (i, j))) {
-                    let a = Matrix {
-                        data: &image[self.place(0, i, j)..],
-                        rows: self.channels,
-                        cols: all,
-                        row_stride: self.channel(),
-                        col_stride: 1,
+                    let image = &image[self.place(0, i, j)..];
+                    let a = if finite {
+                        let row_stride = self.channel();
+                        Matrix { data: image, rows: self.channels, cols: all, row_stride, col_stride: 1 }
+                    } else {
+                        self.copy_used(image, &mut used);
+                        Matrix::row_major(&used, self.channels, all)
                     };
                     let block = Block {
                         terms: Single,
@@ -252,6 +261,18 @@ impl Padded {
                     };
                     arch.dispatch(block);
                 }
+            }
+        }
+    }
+
+    /// Copies one element of each window of each channel, from that of the first window on, with zeros between the rows of windows.
+    fn copy_used<R: Real>(&self, image: &[R], used: &mut [R]) {
+        let ([rows, columns], step) = (self.count, self.phase[1]);
+        used.fill(R::ZERO);
+        for (channel, used) in used.chunks_exact_mut((rows - 1) * step + columns).enumerate() {
+            let image = image[channel * self.channel()..].chunks(step);
+            for (used, image) in used.chunks_mut(step).zip(image) {
+                used[..columns].copy_from_slice(&image[..columns]);
             }
         }
     }

@@ -193,6 +193,65 @@ fn nothing_comes_of_columns_that_no_window_has() {
     }
 }
 
+/// The weight's gradient by its definition: each element of each window times the gradient of the window's result.
+fn direct_weight_gradient(x: &Tensor, dy: &Tensor, kernel: [usize; 2], o: &Conv2dOptions) -> Vec<f64> {
+    let (&[n, c, h, w], &[_, out, rows, columns]) = (x.dims(), dy.dims()) else { unreachable!() };
+    let (x, dy) = (values(x), values(dy));
+    let mut dw = vec![0.0; out * c * kernel[0] * kernel[1]];
+    for (k, dw) in dw.iter_mut().enumerate() {
+        let (row_of_kernel, column_of_kernel) = (k / kernel[1] % kernel[0], k % kernel[1]);
+        let (channel, of) = (k / kernel[1] / kernel[0] % c, k / kernel[1] / kernel[0] / c);
+        for at in 0..n * rows * columns {
+            let (image, row, column) = (at / columns / rows, at / columns % rows, at % columns);
+            let i = (row * o.stride[0] + row_of_kernel * o.dilation[0]).checked_sub(o.padding[0]);
+            let j = (column * o.stride[1] + column_of_kernel * o.dilation[1]).checked_sub(o.padding[1]);
+            if let (Some(i), Some(j)) = (i.filter(|&i| i < h), j.filter(|&j| j < w)) {
+                let dy = dy[((image * out + of) * rows + row) * columns + column];
+                *dw += dy * x[((image * c + channel) * h + i) * w + j];
+            }
+        }
+    }
+    dw
+}
+
+#[test]
+fn an_infinity_or_nan_in_an_image_reaches_only_elements_of_a_weights_gradient_whose_window_has_it() {
+    let device = Device::cpu();
+    let sizes = [([2, 2, 5, 6], [3, 3]), ([1, 3, 6, 7], [2, 2]), ([1, 1, 7, 9], [3, 4])];
+    // Strides and dilations.
+    let steps = [([1, 1], [1, 1]), ([2, 2], [1, 1]), ([1, 2], [1, 1]), ([1, 1], [2, 2]), ([1, 1], [2, 1])];
+    let dtypes = [DType::F64, DType::F32, DType::BF16, DType::F16];
+    for ((shape, kernel), (stride, dilation)) in sizes.into_iter().flat_map(|s| steps.map(|step| (s, step))) {
+        for (padding, dtype) in [[0, 0], [1, 1]].into_iter().flat_map(|p| dtypes.map(|dtype| (p, dtype))) {
+            let o = options(stride, padding, dilation, 1);
+            let [n, c, h, w] = shape;
+            for (column, value) in (0..w).flat_map(|j| [f64::INFINITY, f64::NAN].map(|v| (j, v))) {
+                let mut numbers: Vec<f64> = (0..n * c * h * w).map(|i| (i * 3 % 7) as f64 - 3.0).collect();
+                // In the last channel of the first image.
+                let row = column % h;
+                numbers[((c - 1) * h + row) * w + column] = value;
+                let x = Tensor::from_slice(&numbers, shape, &device).unwrap().to_dtype(dtype).unwrap();
+                let weight = Tensor::ones([4, c, kernel[0], kernel[1]], dtype, &device).unwrap();
+                weight.set_requires_grad(true).unwrap();
+                let y = x.conv2d(&weight, None, &o).unwrap();
+                // Without zeros: zero times an infinity is NaN also by definition.
+                let dy: Vec<f64> = (0..y.numel()).map(|i| (i * 5 % 3) as f64 + 1.0).collect();
+                let dy = Tensor::from_slice(&dy, y.dims(), &device).unwrap().to_dtype(dtype).unwrap();
+                y.backward_with(&dy).unwrap();
+                let expected = direct_weight_gradient(&x, &dy, kernel, &o);
+                let expected = Tensor::from_slice(&expected, weight.dims(), &device).unwrap();
+                let expected = values(&expected.to_dtype(dtype).unwrap());
+                let found = values(&weight.grad().unwrap());
+                let same = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan());
+                assert!(
+                    found.iter().zip(&expected).all(same),
+                    "{value} at [{row}, {column}] of {shape:?}, kernel {kernel:?}, {o:?}, {dtype}: {found:?}, not {expected:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn narrow_floats_are_summed_in_f32_and_no_images_are_taken() {
     for device in devices() {
@@ -255,8 +314,9 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             ([1, 6, 17, 16], [20, 3, 3, 2], options([3, 2], [2, 0], [2, 1], 2)),
             ([3, 20, 8, 8], [40, 20, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
             ([1, 2, 4, 4], [3, 2, 2, 2], options([4, 3], [0, 0], [1, 1], 1)),
-            // More terms and rows than stay in the cache while the windows pass, and rows of windows that end in a panel.
-            ([1, 120, 6, 21], [80, 120, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+            // More terms and rows than stay in the cache while the windows pass, in so many images that threads do not share their rows,
+            // and rows of windows that end in a panel.
+            ([8, 113, 6, 11], [65, 113, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
             ([9, 6, 40, 3], [4, 3, 3, 1], options([2, 1], [1, 0], [1, 1], 2)),
         ];
         let settings = [

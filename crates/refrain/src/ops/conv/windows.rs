@@ -77,6 +77,17 @@ impl Windows {
         Matrix { data, rows: self.count[0] * self.begin, cols: self.depth(), row_stride: step, col_stride: 1 }
     }
 
+    /// Copies the matrix of the numbers written for an image to `to`, with zeros for windows that are of no use.
+    pub(super) fn copy_used<E: Stored>(&self, data: &[E], zero: E, to: &mut [E]) {
+        let matrix = self.matrix(data);
+        for (row, to) in to.chunks_exact_mut(matrix.cols).enumerate() {
+            match row % self.begin < self.count[1] {
+                true => to.copy_from_slice(&data[row * matrix.row_stride..][..matrix.cols]),
+                false => to.fill(zero),
+            }
+        }
+    }
+
     /// Writes the windows of an image.
     pub(super) fn write<E: Stored>(&self, x: &[E], zero: E, to: &mut [E]) {
         match self.width {

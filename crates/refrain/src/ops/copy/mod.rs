@@ -124,14 +124,6 @@ impl Op for Cast {
         true
     }
 
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
-    fn output_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
     fn accumulates(&self, _: usize) -> bool {
         true
     }

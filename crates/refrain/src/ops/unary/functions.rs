@@ -296,30 +296,26 @@ pub(super) fn elus_of_halves<L: HalfLoops>(
     loops: L,
     alpha: f32,
     x: Runs<'_, L::Half>,
-    mut y: RunsMut<'_, L::Half>,
+    y: RunsMut<'_, L::Half>,
 ) {
     let is_positive = |x: &L::Half| bytemuck::cast::<_, i16>(*x) > 0;
-    loops.run(
+    y.each_by(
+        loops,
         #[inline(always)]
-        || {
-            y.each(
-                #[inline(always)]
-                |r, y| {
-                    let x = x.row(r, y.len());
-                    for (y, x) in y.chunks_mut(BLOCK).zip(x.chunks(BLOCK)) {
-                        if x.iter().fold(true, |all, x| all & is_positive(x)) {
-                            y.copy_from_slice(x);
-                            continue;
-                        }
-                        loops.map(
-                            x,
-                            y,
-                            #[inline(always)]
-                            |x: f32| select_unpredictable(x > 0.0, x, alpha * x.expm1()),
-                        );
-                    }
-                },
-            );
+        |r, y| {
+            let x = x.row(r, y.len());
+            for (y, x) in y.chunks_mut(BLOCK).zip(x.chunks(BLOCK)) {
+                if x.iter().fold(true, |all, x| all & is_positive(x)) {
+                    y.copy_from_slice(x);
+                    continue;
+                }
+                loops.map(
+                    x,
+                    y,
+                    #[inline(always)]
+                    |x: f32| select_unpredictable(x > 0.0, x, alpha * x.expm1()),
+                );
+            }
         },
     );
 }
@@ -328,16 +324,12 @@ pub(super) fn elus_of_halves<L: HalfLoops>(
 pub(super) fn whole_halves<L: HalfLoops, const TO: i32>(
     loops: L,
     x: Runs<'_, L::Half>,
-    mut y: RunsMut<'_, L::Half>,
+    y: RunsMut<'_, L::Half>,
 ) {
-    loops.run(
+    y.each_by(
+        loops,
         #[inline(always)]
-        || {
-            y.each(
-                #[inline(always)]
-                |r, y| loops.whole::<TO>(x.row(r, y.len()), y),
-            );
-        },
+        |r, y| loops.whole::<TO>(x.row(r, y.len()), y),
     );
 }
 

@@ -5,7 +5,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
+use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::narrow::{DOWN, HalfLoops, NEAREST, UP};
@@ -97,14 +97,6 @@ impl Op for Unary {
         true
     }
 
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
-    fn output_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
@@ -167,14 +159,6 @@ impl Op for UnaryBackward {
 
     fn keeps_strides(&self) -> bool {
         true
-    }
-
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
-    fn output_needs(&self, _: usize) -> Needs {
-        Needs::Any
     }
 
     fn in_place(&self, _: usize, _: usize) -> bool {

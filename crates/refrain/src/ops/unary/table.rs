@@ -45,28 +45,21 @@ pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N
 pub(super) fn map_halves<R: Number, L: HalfLoops>(
     loops: L,
     x: Runs<'_, L::Half>,
-    mut y: RunsMut<'_, L::Half>,
+    y: RunsMut<'_, L::Half>,
     f: impl Fn(R) -> R,
 ) {
-    loops.run(
+    y.each_by(
+        loops,
         #[inline(always)]
-        move || {
-            y.each(
+        move |r, y| {
+            // Not a reference to the function, whose call would not be inlined.
+            loops.map(
+                x.row(r, y.len()),
+                y,
+                #[expect(clippy::redundant_closure, reason = "a call through a reference is not inlined")]
                 #[inline(always)]
-                |r, y| {
-                    // Not a reference to the function, whose call would not be inlined.
-                    loops.map(
-                        x.row(r, y.len()),
-                        y,
-                        #[expect(
-                            clippy::redundant_closure,
-                            reason = "a call through a reference is not inlined"
-                        )]
-                        #[inline(always)]
-                        |x| f(x),
-                    )
-                },
-            );
+                |x| f(x),
+            )
         },
     );
 }

@@ -85,14 +85,6 @@ impl Op for Where {
         true
     }
 
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
-    fn output_needs(&self, _: usize) -> Needs {
-        Needs::Any
-    }
-
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }

@@ -4,6 +4,7 @@ pub use libm::{cos, sin};
 use pulp::Simd;
 
 use super::super::simd::simd;
+use super::polynomials::polynomials;
 
 const LOG2_E: f64 = std::f64::consts::LOG2_E;
 /// ln 2 in two parts. The first part has so few bits that its product with an exponent is exact.
@@ -12,28 +13,7 @@ const LN_2_LOW: f64 = 2.823_529_056_303_157_8e-13;
 /// Adding and subtracting this rounds to an integer. The low bits of the sum are that integer.
 pub(super) const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 
-/// `c[0] + c[1] x + c[2] x^2 + ...`
-#[inline(always)]
-pub(super) fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
-    let mut sum = c[N - 1];
-    for i in (0..N - 1).rev() {
-        sum = sum.mul_add(x, c[i]);
-    }
-    sum
-}
-
-/// [`polynomial`], where a sum waits for half as many others.
-#[inline(always)]
-pub(super) fn polynomial_by_pairs<const N: usize>(x: f64, c: [f64; N]) -> f64 {
-    let square = x * x;
-    let pair = |i: usize| if i + 1 < N { x.mul_add(c[i + 1], c[i]) } else { c[i] };
-    let last = (N - 1) / 2;
-    let mut sum = pair(2 * last);
-    for i in (0..last).rev() {
-        sum = sum.mul_add(square, pair(2 * i));
-    }
-    sum
-}
+polynomials!(f64);
 
 /// `2^n` for `-1022 <= n <= 1023`.
 #[inline(always)]

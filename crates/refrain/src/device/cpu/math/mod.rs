@@ -12,10 +12,13 @@
 
 pub mod f64;
 pub mod gamma;
+mod polynomials;
 #[cfg(test)]
 mod tests;
 
 use pulp::Simd;
+
+use polynomials::polynomials;
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two parts. The first part has so few bits that its product with an exponent is exact.
@@ -24,28 +27,7 @@ const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// Adding and subtracting this rounds to an integer. The low bits of the sum are that integer.
 const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 
-/// `c[0] + c[1] x + c[2] x^2 + ...`
-#[inline(always)]
-fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
-    let mut sum = c[N - 1];
-    for i in (0..N - 1).rev() {
-        sum = sum.mul_add(x, c[i]);
-    }
-    sum
-}
-
-/// [`polynomial`], where a sum waits for half as many others.
-#[inline(always)]
-fn polynomial_by_pairs<const N: usize>(x: f32, c: [f32; N]) -> f32 {
-    let square = x * x;
-    let pair = |i: usize| if i + 1 < N { x.mul_add(c[i + 1], c[i]) } else { c[i] };
-    let last = (N - 1) / 2;
-    let mut sum = pair(2 * last);
-    for i in (0..last).rev() {
-        sum = sum.mul_add(square, pair(2 * i));
-    }
-    sum
-}
+polynomials!(f32);
 
 /// `2^n` for `-126 <= n <= 127`.
 #[inline(always)]
