@@ -60,13 +60,11 @@ const LEAST_WORK: usize = 1 << 24;
 const LEAST_SIDE: usize = 16;
 /// Products on tensor cores with shorter sums use our own kernels: they take as long as it takes to write their results, and a
 /// tail can save reading them again.
-const LEAST_DEPTH: usize = 32;
+const LEAST_DEPTH: usize = 65;
 /// f32 products with a residual and shorter sums use our own kernels.
 const LEAST_DEPTH_RESIDUAL: usize = 256;
 /// The maximum workspace of an algorithm.
 const MOST_WORKSPACE: usize = 32 << 20;
-/// The length of sums that GELU may follow.
-const LEAST_DEPTH_GELU: usize = 32;
 /// How many algorithms the library is asked for.
 const ANSWERS: usize = 8;
 /// A workspace of so few bytes is a counter, from which the blocks of a kernel take their tiles. In a graph, a node of its own
@@ -182,10 +180,6 @@ impl Key {
             }
             _ => return None,
         };
-        // With a counter (see `COUNTER`) the library is no faster than our own kernel, which may have a tail, and without one it has no such kernel.
-        if matches!(epilogue, Epilogue::Gelu { .. }) && p.k < LEAST_DEPTH_GELU {
-            return None;
-        }
         if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
             return None;
         }
