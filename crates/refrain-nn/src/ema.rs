@@ -32,6 +32,8 @@ use crate::parameters::Parameters;
 pub struct Ema {
     decay: f64,
     average: Tensor,
+    /// The storage of the weights that are averaged ([`Tensor::storage_id`]).
+    weights: u64,
 }
 
 impl Ema {
@@ -49,7 +51,7 @@ impl Ema {
             DType::F16 | DType::BF16 => values.to_dtype(DType::F32)?,
             _ => values.copy()?,
         };
-        Ok(Ema { decay, average })
+        Ok(Ema { decay, average, weights: values.storage_id() })
     }
 
     /// Moves the average towards the weights: `average += (1 - decay) * (weights - average)`. Call it after each step of
@@ -87,14 +89,10 @@ impl Ema {
     }
 
     fn check(&self, parameters: &Parameters) -> Result<()> {
-        if parameters.values().shape() == self.average.shape() {
+        if parameters.values().storage_id() == self.weights {
             return Ok(());
         }
-        let message = format!(
-            "the average has {} elements, but the parameters have {}; pass those that it was made for",
-            self.average.numel(),
-            parameters.values().numel()
-        );
+        let message = "these are the parameters of another model; pass those that the average was made for, or make one for these with `Ema::new`";
         Err(Error::invalid("Ema", message))
     }
 }
