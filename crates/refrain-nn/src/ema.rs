@@ -29,6 +29,8 @@ use crate::parameters::Parameters;
 /// assert_eq!(weight.to_scalar::<f32>()?, 8.0);
 /// # Ok::<(), refrain_nn::Error>(())
 /// ```
+///
+/// A checkpoint keeps the average if it is in the [`Snapshot`](crate::Snapshot).
 pub struct Ema {
     decay: f64,
     average: Tensor,
@@ -82,13 +84,16 @@ impl Ema {
         result
     }
 
-    /// The average in the layout of [`Parameters::values`], f32 if these are f16 or bf16. Save it to continue later, and
-    /// write it back with [`Tensor::write_from`] or [`Tensor::copy_from`].
+    /// The average in the layout of [`Parameters::values`], f32 if these are f16 or bf16.
     pub fn average(&self) -> &Tensor {
         &self.average
     }
 
-    fn check(&self, parameters: &Parameters) -> Result<()> {
+    pub(crate) fn decay(&self) -> f64 {
+        self.decay
+    }
+
+    pub(crate) fn check(&self, parameters: &Parameters) -> Result<()> {
         if parameters.values().storage_id() == self.weights {
             return Ok(());
         }
