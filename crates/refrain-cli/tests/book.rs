@@ -82,7 +82,8 @@ fn links_lead_to_files_and_headings_that_exist() {
         return; // A bundle of tests has the pages alone.
     }
     let mut files: Vec<String> = pages().into_iter().map(|page| format!("docs/{page}")).collect();
-    files.extend(["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"].map(str::to_owned));
+    let others = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "examples/README.md"];
+    files.extend(others.map(str::to_owned));
     let mut broken = Vec::new();
     for file in &files {
         for link in links(&read(file)).iter().filter(|link| !link.contains("://")) {

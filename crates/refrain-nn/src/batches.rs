@@ -1,6 +1,6 @@
 //! Shuffled batches whose order and cursor are on the device.
 
-use refrain::{DType, Device, DeviceKind, Generator, Tensor};
+use refrain::{DType, Device, Generator, Tensor};
 
 use crate::error::{Error, Result};
 
@@ -121,8 +121,8 @@ impl Batches {
     /// The numbers of the next samples, i64 `[B]`, as many as there are positions. Advances the cursor.
     ///
     /// # Errors
-    /// If the epoch has fewer samples left, or was not begun: on the CPU here; on a GPU `index_select` reports it at the next wait
-    /// ([`Device::synchronize`]).
+    /// If the epoch has fewer samples left, or was not begun: on the CPU here, or from the call of a recorded step; on a GPU a later call
+    /// on the device returns it ([`Device::synchronize`]).
     pub fn next(&self, positions: &Tensor) -> Result<Tensor> {
         let numbers = self.peek(positions)?;
         self.skip(positions.numel())?;
@@ -134,15 +134,9 @@ impl Batches {
     /// # Errors
     /// As [`Batches::next`].
     pub fn peek(&self, positions: &Tensor) -> Result<Tensor> {
-        let is_cpu = self.cursor.device().kind() == DeviceKind::Cpu;
-        self.order.index_select(0, &positions.add(&self.cursor)?).map_err(|error| match error {
-            refrain::Error::InvalidArgument { op: "index_select", message } if is_cpu => {
-                let hint =
-                    "pass `positions(step)` of this step, and call `begin` before the first batch of each epoch";
-                Error::invalid("Batches", format!("{message}; {hint}"))
-            }
-            other => other.into(),
-        })
+        const ADVICE: &str =
+            "pass `positions(step)` of this step, and call `begin` before the first batch of each epoch";
+        Ok(self.order.index_select_for("Batches", ADVICE, 0, &positions.add(&self.cursor)?)?)
     }
 
     /// Advances the cursor by so many samples.

@@ -29,9 +29,13 @@ use crate::parameters::Parameters;
 /// assert_eq!(weight.to_scalar::<f32>()?, 8.0);
 /// # Ok::<(), refrain_nn::Error>(())
 /// ```
+///
+/// A checkpoint keeps the average if it is in the [`Snapshot`](crate::Snapshot).
 pub struct Ema {
     decay: f64,
     average: Tensor,
+    /// The storage of the weights that are averaged ([`Tensor::storage_id`]).
+    weights: u64,
 }
 
 impl Ema {
@@ -49,7 +53,7 @@ impl Ema {
             DType::F16 | DType::BF16 => values.to_dtype(DType::F32)?,
             _ => values.copy()?,
         };
-        Ok(Ema { decay, average })
+        Ok(Ema { decay, average, weights: values.storage_id() })
     }
 
     /// Moves the average towards the weights: `average += (1 - decay) * (weights - average)`. Call it after each step of
@@ -80,21 +84,20 @@ impl Ema {
         result
     }
 
-    /// The average in the layout of [`Parameters::values`], f32 if these are f16 or bf16. Save it to continue later, and
-    /// write it back with [`Tensor::write_from`] or [`Tensor::copy_from`].
+    /// The average in the layout of [`Parameters::values`], f32 if these are f16 or bf16.
     pub fn average(&self) -> &Tensor {
         &self.average
     }
 
-    fn check(&self, parameters: &Parameters) -> Result<()> {
-        if parameters.values().shape() == self.average.shape() {
+    pub(crate) fn decay(&self) -> f64 {
+        self.decay
+    }
+
+    pub(crate) fn check(&self, parameters: &Parameters) -> Result<()> {
+        if parameters.values().storage_id() == self.weights {
             return Ok(());
         }
-        let message = format!(
-            "the average has {} elements, but the parameters have {}; pass those that it was made for",
-            self.average.numel(),
-            parameters.values().numel()
-        );
+        let message = "these are the parameters of another model; pass those that the average was made for, or make one for these with `Ema::new`";
         Err(Error::invalid("Ema", message))
     }
 }

@@ -68,6 +68,14 @@ fn samples_come_in_order_if_asked_and_an_epoch_may_be_shorter_than_a_batch() {
             assert!(error.contains("call `begin`"), "{error}");
         }
     }
+    // A recorded step says so, too.
+    for batches in [&batches, &Batches::new([0, 1], 1, 0, &device).unwrap()] {
+        let mut step = Step::new(&device, |positions| Ok(vec![batches.next(&positions[0])?]));
+        let called = step.call(&[batches.positions(0).clone()]).map(drop);
+        let error = called.and_then(|()| device.synchronize()).unwrap_err().to_string();
+        assert!(error.starts_with("Batches: "), "{error}");
+        assert!(device.kind() == DeviceKind::Cuda || error.contains("call `begin`"), "{error}");
+    }
     let small = Batches::new([1, 0], 5, 0, &device).unwrap();
     small.begin_in_order(0).unwrap();
     assert_eq!(taken(&small, &mut None, 0), [[1, 0]]);

@@ -11,20 +11,21 @@ use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
 use refrain::{Activation, DType, Generator, Step, Tensor};
 use refrain_nn::checkpoint::{self, CONFIG, TENSORS, write_atomic};
 use refrain_nn::{
-    AdamW, Checkpoint, Dropout, Error, Group, Init, Linear, Mode, ModelSize, Optimizer, ParameterBuilder,
-    Parameters, Sgd, Snapshot,
+    AdamW, Checkpoint, Dropout, Ema, Error, Group, Init, Linear, Mode, ModelSize, Optimizer,
+    ParameterBuilder, Parameters, Sgd, Snapshot,
 };
 use safetensors::tensor::TensorView;
 use serde_json::json;
 use tempfile::tempdir;
 
-/// A small model with all state of a run: dropout, a schedule, clipping, groups, a buffer.
+/// A small model with all state of a run: dropout, a schedule, clipping, groups, a buffer, an average.
 struct Run {
     parameters: Parameters,
     hidden: Linear,
     head: Linear,
     optimizer: Box<dyn Optimizer>,
     generator: Generator,
+    ema: Ema,
 }
 
 #[derive(Clone, Copy)]
@@ -59,7 +60,8 @@ impl Run {
             let adamw = AdamW::new(&parameters, AdamWOptions::default(), schedule).unwrap();
             Box::new(adamw.clip_grad_norm(0.5).unwrap())
         };
-        Run { parameters, hidden, head, optimizer, generator }
+        let ema = Ema::new(&parameters, 0.1 + 0.2).unwrap();
+        Run { parameters, hidden, head, optimizer, generator, ema }
     }
 
     /// A step whose batch and mask come from the run's generator; returns the loss in f64.
@@ -72,6 +74,7 @@ impl Run {
         let loss = error.square()?.mean(())?;
         loss.backward()?;
         self.optimizer.step()?;
+        self.ema.update(&self.parameters)?;
         Ok(loss.to_dtype(DType::F64)?)
     }
 
@@ -90,6 +93,7 @@ impl Run {
             parameters: &self.parameters,
             optimizer: Some(self.optimizer.as_ref()),
             generators: &[("training", &self.generator)],
+            ema: Some(&self.ema),
             config: json!({ "hidden": 16, "rate": 0.1 + 0.2 }),
         };
         checkpoint::save(folder, &snapshot).unwrap();
@@ -97,7 +101,12 @@ impl Run {
 
     fn resume(&self, folder: &Path) -> refrain_nn::Result<()> {
         let generators = [("training", &self.generator)];
-        Checkpoint::open(folder)?.resume(&self.parameters, self.optimizer.as_ref(), &generators)
+        Checkpoint::open(folder)?.resume(
+            &self.parameters,
+            self.optimizer.as_ref(),
+            &generators,
+            Some(&self.ema),
+        )
     }
 
     fn bits(&self) -> Vec<u64> {
@@ -108,6 +117,7 @@ impl Run {
         let mut all = bits(self.parameters.values());
         self.parameters.buffers().for_each(|(_, t)| all.extend(bits(t)));
         self.optimizer.buffers().into_iter().for_each(|(_, t)| all.extend(bits(t)));
+        all.extend(bits(self.ema.average()));
         all.extend(self.optimizer.step_state().step().to_vec::<i64>().unwrap().iter().map(|&s| s as u64));
         let (seed, offset) = self.generator.state().unwrap();
         all.extend([seed, offset]);
@@ -153,14 +163,19 @@ fn the_number_of_skipped_steps_is_kept() {
         parameters.gradients().fill(gradient).unwrap();
         optimizer.step().unwrap();
     }
-    let snapshot =
-        Snapshot { parameters: &parameters, optimizer: Some(&optimizer), generators: &[], config: json!({}) };
+    let snapshot = Snapshot {
+        parameters: &parameters,
+        optimizer: Some(&optimizer),
+        generators: &[],
+        ema: None,
+        config: json!({}),
+    };
     checkpoint::save(folder.path(), &snapshot).unwrap();
 
     let saved = Checkpoint::open(folder.path()).unwrap();
     assert_eq!((saved.steps(), saved.skipped_steps()), (2, 3));
     let (parameters, optimizer) = run(true);
-    saved.resume(&parameters, &optimizer, &[]).unwrap();
+    saved.resume(&parameters, &optimizer, &[], None).unwrap();
     let skipped = || optimizer.step_state().skipped().unwrap().to_scalar::<i64>().unwrap();
     assert_eq!(skipped(), 3);
     parameters.gradients().fill(f64::NAN).unwrap();
@@ -168,7 +183,7 @@ fn the_number_of_skipped_steps_is_kept() {
     assert_eq!(skipped(), 4);
     // An optimiser that does not skip steps goes on, too.
     let (parameters, optimizer) = run(false);
-    saved.resume(&parameters, &optimizer, &[]).unwrap();
+    saved.resume(&parameters, &optimizer, &[], None).unwrap();
     assert!(optimizer.step_state().skipped().is_none());
 }
 
@@ -255,7 +270,7 @@ fn what_belongs_to_another_run_is_refused_and_changes_nothing() {
     assert!(message.contains(differ) && message.contains("same groups"), "{message}");
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let unnamed = Run::new(3, SHAPE);
-    let e = checkpoint.resume(&unnamed.parameters, unnamed.optimizer.as_ref(), &[]).unwrap_err();
+    let e = checkpoint.resume(&unnamed.parameters, unnamed.optimizer.as_ref(), &[], None).unwrap_err();
     assert!(e.to_string().contains("training"), "{e}");
     assert!(regrouped.bits() == before && unnamed.bits() == before);
 
@@ -269,11 +284,68 @@ fn what_belongs_to_another_run_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn an_average_of_a_model_in_bf16_is_resumed_in_f32() {
+    let folder = tempdir().unwrap();
+    let shape = Shape { dtype: DType::BF16, ..SHAPE };
+    let (run, other) = (Run::new(1, shape), Run::new(2, shape));
+    run.train(3);
+    run.save(folder.path());
+    let average = |run: &Run| run.ema.average().to_vec::<f32>().unwrap();
+    assert_ne!(average(&other), average(&run));
+    other.resume(folder.path()).unwrap();
+    assert_eq!(average(&other), average(&run));
+}
+
+#[test]
+fn an_average_that_only_the_checkpoint_or_only_the_program_has_is_refused_and_changes_nothing() {
+    let folder = tempdir().unwrap();
+    let run = Run::new(1, SHAPE);
+    run.train(2);
+    let other = Run::new(2, SHAPE);
+    let before = other.bits();
+    let generators = [("training", &other.generator)];
+    let refused = |ema: Option<&Ema>, expected: &str| {
+        let saved = Checkpoint::open(folder.path()).unwrap();
+        let error = saved.resume(&other.parameters, other.optimizer.as_ref(), &generators, ema).unwrap_err();
+        assert!(error.to_string().contains(expected), "`{expected}` is not in: {error}");
+        assert!(other.bits() == before);
+    };
+    run.save(folder.path());
+    refused(None, "has an average of the weights with decay 0.30000000000000004, but none was given");
+    refused(
+        Some(&Ema::new(&other.parameters, 0.5).unwrap()),
+        "has decay 0.30000000000000004, but the one that was given has 0.5",
+    );
+    refused(Some(&run.ema), "the parameters of another model");
+
+    let mut snapshot = Snapshot {
+        parameters: &run.parameters,
+        optimizer: Some(run.optimizer.as_ref()),
+        generators: &[("training", &run.generator)],
+        ema: None,
+        config: json!({}),
+    };
+    checkpoint::save(folder.path(), &snapshot).unwrap();
+    refused(Some(&other.ema), "has no average of the weights, but one was given");
+    snapshot.ema = Some(&other.ema);
+    let error = checkpoint::save(folder.path(), &snapshot).unwrap_err().to_string();
+    assert!(error.contains("the parameters of another model"), "{error}");
+    // A model alone is loaded without the average.
+    run.save(folder.path());
+    Checkpoint::open(folder.path()).unwrap().load(&other.parameters).unwrap();
+}
+
+#[test]
 fn a_model_saved_without_optimiser_does_not_resume() {
     let folder = tempdir().unwrap();
     let run = Run::new(1, SHAPE);
-    let snapshot =
-        Snapshot { parameters: &run.parameters, optimizer: None, generators: &[], config: json!(null) };
+    let snapshot = Snapshot {
+        parameters: &run.parameters,
+        optimizer: None,
+        generators: &[],
+        ema: None,
+        config: json!(null),
+    };
     checkpoint::save(folder.path().join("a/b"), &snapshot).unwrap();
     let message = run.resume(&folder.path().join("a/b")).unwrap_err().to_string();
     assert!(message.contains("has no optimiser state"), "{message}");
@@ -408,7 +480,7 @@ fn a_checkpoint_of_before_and_weights_from_elsewhere_are_taken_and_say_that_they
     assert!(other.bits()[..model] == run.bits()[..model]);
     let message = checkpoint.config::<serde_json::Value>().unwrap_err().to_string();
     assert!(message.contains("no configuration of refrain"), "{message}");
-    let resumed = checkpoint.resume(&other.parameters, other.optimizer.as_ref(), &[]);
+    let resumed = checkpoint.resume(&other.parameters, other.optimizer.as_ref(), &[], None);
     assert!(resumed.unwrap_err().to_string().contains("no configuration of refrain"));
 }
 
@@ -417,7 +489,7 @@ fn numbers_that_are_not_finite_are_neither_saved_nor_loaded() {
     let folder = tempdir().unwrap();
     let (run, whole) = saved(folder.path());
     for value in [f32::NAN, f32::INFINITY] {
-        for name in ["head.weight", "scale", "optimizer.exp_avg.hidden.weight"] {
+        for name in ["head.weight", "scale", "optimizer.exp_avg.hidden.weight", "optimizer.ema.head.bias"] {
             let changed = before_checksums(&whole, |_, tensors| {
                 let bytes = tensors.get_mut(name).unwrap();
                 let end = bytes.len();
@@ -433,8 +505,13 @@ fn numbers_that_are_not_finite_are_neither_saved_nor_loaded() {
     }
     fs::write(folder.path().join(TENSORS), &whole).unwrap();
     refrain::no_grad(|| run.parameters.get("hidden.weight").unwrap().fill(f64::NAN)).unwrap();
-    let snapshot =
-        Snapshot { parameters: &run.parameters, optimizer: None, generators: &[], config: json!(null) };
+    let snapshot = Snapshot {
+        parameters: &run.parameters,
+        optimizer: None,
+        generators: &[],
+        ema: None,
+        config: json!(null),
+    };
     let message = checkpoint::save(folder.path(), &snapshot).unwrap_err().to_string();
     assert!(message.contains("`hidden.weight` is NaN"), "{message}");
     assert_eq!(fs::read(folder.path().join(TENSORS)).unwrap(), whole);
@@ -497,8 +574,13 @@ fn a_failed_write_leaves_the_old_checkpoint_and_no_litter() {
     names.sort();
     assert_eq!(names, ["blocked", "kept.json"]);
     let run = Run::new(1, SHAPE);
-    let snapshot =
-        Snapshot { parameters: &run.parameters, optimizer: None, generators: &[], config: json!(null) };
+    let snapshot = Snapshot {
+        parameters: &run.parameters,
+        optimizer: None,
+        generators: &[],
+        ema: None,
+        config: json!(null),
+    };
     let e = checkpoint::save(&path, &snapshot).unwrap_err();
     assert!(matches!(e, Error::Io { action: "create", .. }), "{e}");
     assert_eq!(fs::read(&path).unwrap(), b"two");

@@ -154,11 +154,12 @@ fn a_run_continues_only_with_the_same_rate() {
         parameters: &parameters,
         optimizer: Some(&optimizer),
         generators: &[],
+        ema: None,
         config: serde_json::Value::Null,
     };
     checkpoint::save(folder.path(), &snapshot).unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    checkpoint.resume(&parameters, &make(0.9).unwrap(), &[]).unwrap();
-    let refused = checkpoint.resume(&parameters, &make(0.8).unwrap(), &[]).unwrap_err().to_string();
+    checkpoint.resume(&parameters, &make(0.9).unwrap(), &[], None).unwrap();
+    let refused = checkpoint.resume(&parameters, &make(0.8).unwrap(), &[], None).unwrap_err().to_string();
     assert!(refused.contains("0.8") && refused.contains("0.9"), "{refused}");
 }

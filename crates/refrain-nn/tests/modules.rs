@@ -222,8 +222,24 @@ fn an_average_follows_its_recurrence_eagerly_and_recorded_and_is_lent_for_evalua
     for decay in [-0.1, 1.1, f64::NAN] {
         assert!(Ema::new(&parameters, decay).err().unwrap().to_string().contains("decay"));
     }
-    let other = ParameterBuilder::new(&device(), DType::F32);
-    Linear::new(&other, 300, 2).unwrap();
-    let ema = Ema::new(&build(&other), 0.5).unwrap();
-    assert!(ema.update(&parameters).unwrap_err().to_string().contains("elements"));
+}
+
+#[test]
+fn an_average_refuses_the_parameters_of_another_model_also_of_the_same_size() {
+    let model = || {
+        let builder = ParameterBuilder::new(&device(), DType::F32);
+        Linear::new(&builder, 3, 2).unwrap();
+        build(&builder)
+    };
+    let (own, other) = (model(), model());
+    let ema = Ema::new(&own, 0.5).unwrap();
+    let (average, weights) = (values(ema.average()), values(other.values()));
+    let lent =
+        ema.with_average(&other, || -> refrain_nn::Result<()> { panic!("the other model gets the average") });
+    for error in [ema.update(&other).unwrap_err(), lent.unwrap_err()] {
+        let message = error.to_string();
+        assert!(message.contains("another model") && message.contains("`Ema::new`"), "{message}");
+    }
+    assert_eq!((values(ema.average()), values(other.values())), (average, weights));
+    ema.update(&own).unwrap();
 }

@@ -194,16 +194,18 @@ fn every_optimiser_is_saved_and_resumed() {
                 parameters: &first.0,
                 optimizer: Some(first.1.as_ref()),
                 generators: &[],
+                ema: None,
                 config: serde_json::json!({}),
             };
             checkpoint::save(folder.path(), &snapshot).unwrap();
-            Checkpoint::open(folder.path()).unwrap().resume(&second.0, second.1.as_ref(), &[]).unwrap();
+            Checkpoint::open(folder.path()).unwrap().resume(&second.0, second.1.as_ref(), &[], None).unwrap();
             run(&second, 3..6);
             let what = second.1.describe();
             assert_eq!(state(&whole), state(&second), "{what} in {dtype}");
             // Another kind does not continue it.
             let other = model((i + 1) % 5, dtype);
-            let error = Checkpoint::open(folder.path()).unwrap().resume(&other.0, other.1.as_ref(), &[]);
+            let error =
+                Checkpoint::open(folder.path()).unwrap().resume(&other.0, other.1.as_ref(), &[], None);
             assert!(error.is_err(), "{what} in {dtype}");
         }
     }

@@ -262,6 +262,7 @@ fn a_checkpoint_gives_its_model_and_weights_are_no_checkpoint() {
         parameters: &parameters,
         optimizer: Some(&optimizer),
         generators: &[],
+        ema: None,
         config: json!(null),
     };
     checkpoint::save(folder.path(), &snapshot).unwrap();
@@ -380,7 +381,8 @@ fn a_large_model_is_saved_in_pieces() {
     let builder = ParameterBuilder::new(&device(), DType::F32);
     builder.parameter("large", n, Init::Constant(0.5)).unwrap();
     let parameters = builder.build(&Generator::new(&device(), 1).unwrap()).unwrap();
-    let snapshot = Snapshot { parameters: &parameters, optimizer: None, generators: &[], config: json!(1) };
+    let snapshot =
+        Snapshot { parameters: &parameters, optimizer: None, generators: &[], ema: None, config: json!(1) };
     checkpoint::save(folder.path(), &snapshot).unwrap();
     no_grad(|| parameters.values().fill(0.0)).unwrap();
     Checkpoint::open(folder.path()).unwrap().load(&parameters).unwrap();
@@ -430,7 +432,8 @@ fn a_checkpoint_with_tensors_without_elements_opens_each_time() {
     }
     builder.parameter("e", 2, Init::Constant(0.5)).unwrap();
     let parameters = builder.build(&Generator::new(&device(), 1).unwrap()).unwrap();
-    let snapshot = Snapshot { parameters: &parameters, optimizer: None, generators: &[], config: json!(1) };
+    let snapshot =
+        Snapshot { parameters: &parameters, optimizer: None, generators: &[], ema: None, config: json!(1) };
     checkpoint::save(folder.path(), &snapshot).unwrap();
     for _ in 0..50 {
         Checkpoint::open(folder.path()).unwrap().load(&parameters).unwrap();

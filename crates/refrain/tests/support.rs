@@ -300,7 +300,7 @@ fn table() -> String {
 
 /// Public functions that are not operations: they describe a tensor or a generator, copy between host and device, or
 /// create a handle.
-const NO_OPERATIONS: [&str; 27] = [
+const NO_OPERATIONS: [&str; 28] = [
     "copy_state_from",
     "detach",
     "device",
@@ -309,6 +309,7 @@ const NO_OPERATIONS: [&str; 27] = [
     "for_batch_rows",
     "from_slice",
     "from_state",
+    "index_select_for",
     "is_contiguous",
     "new",
     "numel",

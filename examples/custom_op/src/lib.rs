@@ -1,4 +1,4 @@
-//! Operations of your own, in a crate of your own, without `unsafe`.
+//! Operations of your own, in a crate of your own, without `unsafe`. It is a library; its tests run it: `cargo test -p custom-op`.
 //!
 //! - [`quantize`], [`reverse_gradient`] and [`logsumexp`] are composed of operations of `refrain`, with gradients of their own
 //!   ([`refrain::custom_op`]).

@@ -70,6 +70,7 @@ pub fn run(args: Import) -> Result<()> {
         parameters: model.parameters(),
         optimizer: None,
         generators: &[],
+        ema: None,
         config: as_json(&config)?,
     };
     checkpoint::save(folder.path(), &snapshot)?;

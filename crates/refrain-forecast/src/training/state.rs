@@ -124,6 +124,7 @@ impl<T: Task> Trainer<T> {
                 parameters: self.learner.task.parameters(),
                 optimizer: None,
                 generators: &[],
+                ema: None,
                 config: run.clone(),
             };
             checkpoint::save(folder, &snapshot)?;
@@ -134,6 +135,7 @@ impl<T: Task> Trainer<T> {
             parameters: self.learner.task.parameters(),
             optimizer: Some(&self.learner.optimizer),
             generators: &[(DROPOUT, &self.learner.dropout)],
+            ema: None,
             config: json!({
                 "run": run,
                 "state": self.state,
@@ -170,8 +172,8 @@ impl<T: Task> Trainer<T> {
         let Learner { task, optimizer, dropout, .. } = &*self.learner;
         let generators = [(DROPOUT, dropout)];
         match saved.extended {
-            false => saved.latest.resume(task.parameters(), optimizer, &generators)?,
-            true => saved.latest.resume_rescheduled(task.parameters(), optimizer, &generators)?,
+            false => saved.latest.resume(task.parameters(), optimizer, &generators, None)?,
+            true => saved.latest.resume_rescheduled(task.parameters(), optimizer, &generators, None)?,
         }
         let sums = [loss_sum, loss_samples as f64];
         self.learner.loss_sum.write(sums, &of_ranks, self.learner.ranks.as_ref())?;

@@ -12,8 +12,9 @@ use super::checksum::Checksum;
 use super::file::{FileTensor, TensorFile};
 use super::pending::{Part, Pending};
 use super::{
-    CHECKSUM, METADATA, SETTINGS, State, TENSORS, VERSION, bytes, groups, groups_name, moment, step_name,
+    CHECKSUM, EMA, METADATA, SETTINGS, State, TENSORS, VERSION, bytes, groups, groups_name, moment, step_name,
 };
+use crate::ema::Ema;
 use crate::error::{Error, Result};
 use crate::optim::Optimizer;
 use crate::parameters::{Entry, ModelSize, Parameters, RESERVED};
@@ -163,20 +164,22 @@ impl Checkpoint {
         self.model(parameters)?.write()
     }
 
-    /// Restores what training needs to continue bit for bit as if it had not stopped: the model, the state of the optimiser, and
-    /// all generators, under the names that they were saved with. Where an epoch was left is yours to keep, in the configuration
+    /// Restores what training needs to continue bit for bit as if it had not stopped: the model, the state of the optimiser,
+    /// all generators, under the names that they were saved with, and the average of the weights, if one was saved. Where an epoch was left is yours to keep, in the configuration
     /// ([`Batches::begin`](crate::Batches::begin)).
     ///
     /// # Errors
     /// If names, shapes or dtypes differ, a number is not finite, the optimiser is of another kind or has other
-    /// hyper-parameters, schedule or groups, or the generators have other names. Then nothing is changed.
+    /// hyper-parameters, schedule or groups, the generators have other names, or there is an average on one side alone or with
+    /// another decay. Then nothing is changed.
     pub fn resume(
         &self,
         parameters: &Parameters,
         optimizer: &dyn Optimizer,
         generators: &[(&str, &Generator)],
+        ema: Option<&Ema>,
     ) -> Result<()> {
-        self.resume_where(parameters, optimizer, generators, |saved, current| saved == current)
+        self.resume_where(parameters, optimizer, generators, ema, |saved, current| saved == current)
     }
 
     /// The same for training that goes on by another learning rate schedule, such as one of more steps.
@@ -188,8 +191,9 @@ impl Checkpoint {
         parameters: &Parameters,
         optimizer: &dyn Optimizer,
         generators: &[(&str, &Generator)],
+        ema: Option<&Ema>,
     ) -> Result<()> {
-        self.resume_where(parameters, optimizer, generators, |saved, current| {
+        self.resume_where(parameters, optimizer, generators, ema, |saved, current| {
             let mut saved = saved.clone();
             saved["schedule"] = current["schedule"].clone();
             saved == *current
@@ -202,6 +206,7 @@ impl Checkpoint {
         parameters: &Parameters,
         optimizer: &dyn Optimizer,
         generators: &[(&str, &Generator)],
+        ema: Option<&Ema>,
         alike: impl Fn(&Value, &Value) -> bool,
     ) -> Result<()> {
         let mut pending = self.model(parameters)?;
@@ -240,6 +245,7 @@ impl Checkpoint {
                 "it has the generators {kept:?}, but {given:?} were given; use the same names"
             )));
         }
+        self.average(&mut pending, parameters, state.ema.map(|ema| ema.decay), ema)?;
         if !(0..1 << 53).contains(&state.skipped_steps) {
             let steps = state.skipped_steps;
             return Err(self.error(format!("its configuration says {steps} skipped steps, which is impossible; the file was changed since it was written")));
@@ -274,6 +280,26 @@ impl Checkpoint {
             "its parameter `{name}` has {}, but the model's has {}; set the same groups (`Parameters::set_group`), or load the model alone and start a new run",
             words(was), words(is)
         )))
+    }
+
+    /// The average of the weights, whose decay was `saved`. It belongs to the run if one was saved.
+    fn average<'a>(
+        &'a self,
+        pending: &mut Pending<'a>,
+        parameters: &Parameters,
+        saved: Option<f64>,
+        ema: Option<&Ema>,
+    ) -> Result<()> {
+        match (saved, ema) {
+            (None, None) => Ok(()),
+            (Some(decay), None) => Err(self.error(format!("it has an average of the weights with decay {decay}, but none was given; make it with `Ema::new` and pass it"))),
+            (None, Some(_)) => Err(self.error("it has no average of the weights, but one was given; pass `None`, and make the `Ema` afterwards: it begins with the weights of the checkpoint")),
+            (Some(was), Some(ema)) if was != ema.decay() => Err(self.error(format!("its average of the weights has decay {was}, but the one that was given has {}; make the `Ema` with the same decay", ema.decay()))),
+            (Some(_), Some(ema)) => {
+                ema.check(parameters)?;
+                self.flat(pending, parameters, ema.average(), &|name| moment(EMA, name))
+            }
+        }
     }
 
     /// Whether refrain wrote the file.

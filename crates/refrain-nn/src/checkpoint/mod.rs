@@ -5,6 +5,7 @@
 //! - the parameters and buffers, under their names;
 //! - the state of the optimiser, under `optimizer.` (`optimizer.step`, `optimizer.groups`,
 //!   `optimizer.exp_avg.<parameter>`, ...);
+//! - the average of the weights, if there is one, as `optimizer.ema.<parameter>`;
 //! - the configuration and state as JSON, under the metadata key `refrain`;
 //! - a checksum over all of these, under the metadata key `refrain.sha256`, which loading verifies.
 //!
@@ -18,7 +19,8 @@
 //!   "config": { "whatever": "the caller gave" },
 //!   "steps": 1200,
 //!   "optimizer": { "kind": "adamw", "options": {}, "schedule": {}, "clip_grad_norm": 1.0 },
-//!   "generators": { "training": { "seed": 42, "offset": 7700 } }
+//!   "generators": { "training": { "seed": 42, "offset": 7700 } },
+//!   "ema": { "decay": 0.999 }
 //! }
 //! ```
 
@@ -43,6 +45,7 @@ pub use load::Checkpoint;
 pub use weights::{INDEX, LoadOptions, Unmatched, Weights};
 use write::{Stored, Values, write_tensors};
 
+use crate::ema::Ema;
 use crate::error::{Error, Result};
 use crate::optim::Optimizer;
 use crate::parameters::{Entry, Parameters, RESERVED};
@@ -71,6 +74,8 @@ pub struct Snapshot<'a> {
     pub optimizer: Option<&'a dyn Optimizer>,
     /// The generators that training draws from, each under a name.
     pub generators: &'a [(&'a str, &'a Generator)],
+    /// The average of the weights, if training keeps one.
+    pub ema: Option<&'a Ema>,
     /// What the caller needs to rebuild the model and continue: configuration, epoch, best loss, ...
     pub config: Value,
 }
@@ -86,6 +91,8 @@ struct State {
     skipped_steps: i64,
     optimizer: Option<Value>,
     generators: BTreeMap<String, GeneratorState>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ema: Option<EmaState>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,6 +100,14 @@ struct GeneratorState {
     seed: u64,
     offset: u64,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct EmaState {
+    decay: f64,
+}
+
+/// The name of the average among the flat buffers of a checkpoint.
+const EMA: &str = "ema";
 
 /// The name under which the part of flat buffer `buffer` that belongs to a parameter is saved.
 fn moment(buffer: &str, parameter: &str) -> String {
@@ -122,7 +137,8 @@ fn groups(parameters: &Parameters) -> Result<Tensor> {
 /// new one replaces it. The values are read from the device in pieces of at most 64 MiB.
 ///
 /// # Errors
-/// If a number is not finite, the folder or its files cannot be written, or the device cannot be read.
+/// If a number is not finite, the average is of other parameters, the folder or its files cannot be written, or the
+/// device cannot be read.
 pub fn save(folder: impl AsRef<Path>, snapshot: &Snapshot<'_>) -> Result<()> {
     let folder = folder.as_ref();
     let path = folder.join(TENSORS);
@@ -164,6 +180,10 @@ fn collect(snapshot: &Snapshot<'_>) -> Result<(BTreeMap<String, Stored>, State)>
     for (buffer, flat) in snapshot.optimizer.iter().flat_map(|o| o.buffers()) {
         tensors.extend(runs(parameters, flat, |name| moment(buffer, name))?);
     }
+    if let Some(ema) = snapshot.ema {
+        ema.check(parameters)?;
+        tensors.extend(runs(parameters, ema.average(), |name| moment(EMA, name))?);
+    }
     let (mut steps, mut skipped_steps) = (0, 0);
     if let Some(optimizer) = snapshot.optimizer {
         let state = optimizer.step_state();
@@ -188,6 +208,7 @@ fn collect(snapshot: &Snapshot<'_>) -> Result<(BTreeMap<String, Stored>, State)>
             skipped_steps,
             optimizer,
             generators,
+            ema: snapshot.ema.map(|ema| EmaState { decay: ema.decay() }),
         },
     ))
 }

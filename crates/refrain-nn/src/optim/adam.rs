@@ -53,7 +53,7 @@ impl Moments {
 /// AdamW (Loshchilov and Hutter, ICLR 2019) with PyTorch's formula, [`refrain::optim::adamw`]: one launch
 /// for all parameters.
 ///
-/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// Parameters of less than two dimensions (norms, biases, and vectors of your own) do not decay, unless their group says so
 /// ([`Parameters::set_group`]).
 pub struct AdamW {
     options: AdamWOptions,
@@ -98,7 +98,7 @@ impl Optimizer for AdamW {
 /// Adam (Kingma and Ba, ICLR 2015) with PyTorch's formula, [`refrain::optim::adam`]: one launch for all parameters. Its weight
 /// decay is part of the gradient; [`AdamW`] has one of its own.
 ///
-/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// Parameters of less than two dimensions (norms, biases, and vectors of your own) do not decay, unless their group says so
 /// ([`Parameters::set_group`]).
 ///
 /// ```

@@ -12,7 +12,7 @@ use crate::parameters::Parameters;
 /// the two of [`AdamW`](crate::AdamW). Each number moves by the learning rate in every step, so the rate is usually a third to a
 /// tenth of that of AdamW, and the weight decay as much larger.
 ///
-/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// Parameters of less than two dimensions (norms, biases, and vectors of your own) do not decay, unless their group says so
 /// ([`Parameters::set_group`]).
 pub struct Lion {
     options: LionOptions,

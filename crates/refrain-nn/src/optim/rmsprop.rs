@@ -10,7 +10,7 @@ use crate::parameters::Parameters;
 
 /// RMSprop with PyTorch's formula, [`refrain::optim::rmsprop`]: one launch for all parameters.
 ///
-/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// Parameters of less than two dimensions (norms, biases, and vectors of your own) do not decay, unless their group says so
 /// ([`Parameters::set_group`]).
 pub struct RmsProp {
     options: RmsPropOptions,

@@ -11,7 +11,7 @@ use crate::parameters::Parameters;
 /// Stochastic gradient descent with PyTorch's formula, [`refrain::optim::sgd`]: one launch for all
 /// parameters.
 ///
-/// Parameters of less than two dimensions (norms, biases) do not decay, unless their group says so
+/// Parameters of less than two dimensions (norms, biases, and vectors of your own) do not decay, unless their group says so
 /// ([`Parameters::set_group`]).
 pub struct Sgd {
     options: SgdOptions,

@@ -12,14 +12,15 @@ const COLUMNS: usize = 64;
 /// Elements of a result that are selected at a time.
 const PIECE: usize = 4096;
 
-fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape) -> Result<()> {
+fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape, advice: &str) -> Result<()> {
     let size = of[axis];
-    check_range(args, 1, index, size, || format!("axis {axis} of size {size}"))
+    let advice = || if advice.is_empty() { String::new() } else { format!(" ({advice})") };
+    check_range(args, 1, index, size, || format!("axis {axis} of size {size}{}", advice()))
 }
 
-pub(super) fn select<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
+pub(super) fn select<I: Position>(axis: usize, advice: &str, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let from = args.read_shape(0);
-    check(args, index, axis, from)?;
+    check(args, index, axis, from, advice)?;
     let size = from[axis];
     let inner: usize = from[axis + 1..].iter().product();
     with_stored!(args.write_dtype(0), T => {
@@ -83,7 +84,7 @@ impl Sorted {
 
 pub(super) fn add<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
-    check(args, index, axis, to)?;
+    check(args, index, axis, to, "")?;
     let (size, count) = (to[axis], index.len());
     let inner: usize = to[axis + 1..].iter().product();
     let accumulate = args.accumulate(0);

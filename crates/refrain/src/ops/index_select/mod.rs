@@ -18,6 +18,8 @@ use crate::tensor::{Shape, Tensor, resolve_axis};
 struct IndexSelect {
     name: &'static str,
     axis: usize,
+    /// What to do about an index out of range, or nothing.
+    advice: &'static str,
 }
 
 /// The adjoint: adds slices of `dy` at indexed positions to zeros of `shape`. Operands: `dy`, `index`.
@@ -47,7 +49,7 @@ impl Op for IndexSelect {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_positions!(args, 1, index => host::select(self.axis, index, args))
+        with_positions!(args, 1, index => host::select(self.axis, self.advice, index, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -112,7 +114,7 @@ fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<IndexSelect> 
             format!("the index has shape {}; it must have one dimension (see gather)", index.shape()),
         ));
     }
-    Ok(IndexSelect { name: OP, axis })
+    Ok(IndexSelect { name: OP, axis, advice: "" })
 }
 
 fn embedding(weight: &Tensor) -> Result<IndexSelect> {
@@ -123,7 +125,7 @@ fn embedding(weight: &Tensor) -> Result<IndexSelect> {
             format!("the table has shape {}; it must be [entries, features]", weight.shape()),
         ));
     }
-    Ok(IndexSelect { name: OP, axis: 0 })
+    Ok(IndexSelect { name: OP, axis: 0, advice: "" })
 }
 
 impl Tensor {
@@ -149,6 +151,19 @@ impl Tensor {
     /// ```
     pub fn index_select(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
         apply(index_select(self, axis, index)?, &[self, index])
+    }
+
+    /// [`Tensor::index_select`] for a crate on top of this one whose users don't know of the index: errors have the name of `caller`,
+    /// and on the CPU also advice on an index out of range, in recorded steps, too.
+    #[doc(hidden)]
+    pub fn index_select_for(
+        &self,
+        caller: &'static str,
+        advice: &'static str,
+        axis: isize,
+        index: &Tensor,
+    ) -> Result<Tensor> {
+        apply(IndexSelect { name: caller, advice, ..index_select(self, axis, index)? }, &[self, index])
     }
 
     /// [`Tensor::index_select`] into the memory of `dst`.
