@@ -1,5 +1,5 @@
 // What a node of a CUDA graph costs: a chain of small kernels, some with others beside it, plain or such that each may begin before the
-// end of the one that it waits for. `nvcc -O2 -arch=sm_90 -o graph_nodes bench/graph_nodes.cu && ./graph_nodes`
+// end of the one that it waits for. With CUDA 13: `nvcc -O2 -arch=sm_90 -o graph_nodes bench/graph_nodes.cu && ./graph_nodes`
 #include <cuda_runtime.h>
 
 #include <algorithm>

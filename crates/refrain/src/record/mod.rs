@@ -5,12 +5,12 @@
 //! fused, each temporary gets an offset in one block, and a launch waits only for launches with which it shares bytes. A replay runs the program over its
 //! block; it does not call the closure.
 
-mod apart;
 mod changed;
 mod dead;
 mod digest;
 mod edges;
 mod entry;
+mod false_dependencies;
 mod fuse;
 mod options;
 mod outputs;

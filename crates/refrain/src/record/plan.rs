@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::apart::{APART, Apart};
+use super::false_dependencies::{ENOUGH, FalseDependencies};
 
 /// Offsets are multiples of this, like addresses of device memory.
 pub(super) const ALIGNMENT: usize = 256;
@@ -17,9 +17,9 @@ pub(super) const ALIGNMENT: usize = 256;
 /// How many temporaries are compared with one another.
 pub(super) const FEW: usize = 4096;
 
-/// How much larger the block may become so that temporaries are [`Apart`]: this part of it, and at most so many bytes.
-const APART_PART: usize = 16;
-const APART_BYTES: usize = 64 << 20;
+/// How much larger the block may become so that there are fewer false dependencies: this part of it, and at most so many bytes.
+const GROWTH_PART: usize = 16;
+const GROWTH_BYTES: usize = 64 << 20;
 
 /// The lifetime and size of a temporary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,30 +61,33 @@ pub(super) fn plan(lives: &[Life]) -> Option<MemoryPlan> {
     plan_of(lives, FEW)
 }
 
-/// Like [`plan`], for a device that runs launches side by side: as far as a slightly larger block allows, it keeps temporaries
-/// [`Apart`].
-pub(super) fn plan_apart(lives: &[Life], apart: &Apart) -> Option<MemoryPlan> {
+/// Like [`plan`], for a device that runs launches side by side: with as few false dependencies, and as much slack of those, as a
+/// slightly larger block allows.
+pub(super) fn plan_for_overlap(lives: &[Life], avoided: &FalseDependencies) -> Option<MemoryPlan> {
     let tight = plan(lives)?;
-    if lives.len() > FEW {
-        return Some(tight);
+    let limit = tight.bytes.saturating_add((tight.bytes / GROWTH_PART).min(GROWTH_BYTES));
+    let mut best = (harm(lives, &tight.offsets, avoided), tight.offsets, tight.bytes);
+    let fitting = placings(lives, avoided, limit).flatten().filter(|(_, bytes)| *bytes <= limit);
+    for (offsets, bytes) in fitting {
+        if best.0 == 0 {
+            break;
+        }
+        let harm = harm(lives, &offsets, avoided);
+        if (harm, bytes) < (best.0, best.2) {
+            best = (harm, offsets, bytes);
+        }
     }
-    let room = tight.bytes.saturating_add((tight.bytes / APART_PART).min(APART_BYTES));
-    let fitting = placings(lives, apart, room).flatten().filter(|(_, bytes)| *bytes <= room);
-    let best = fitting.min_by_key(|(offsets, bytes)| (closeness(lives, offsets, apart), *bytes));
-    Some(match best {
-        Some((offsets, bytes)) => MemoryPlan { offsets, bytes, ..tight },
-        None => tight,
-    })
+    Some(MemoryPlan { offsets: best.1, bytes: best.2, bound: tight.bound })
 }
 
-/// How much temporaries share that should be apart.
-fn closeness(lives: &[Life], offsets: &[usize], apart: &Apart) -> usize {
+/// How much slack the false dependencies of a plan lack.
+pub(super) fn harm(lives: &[Life], offsets: &[usize], avoided: &FalseDependencies) -> usize {
     let share = |a: usize, b: usize| {
         offsets[a] < offsets[b] + lives[b].room() && offsets[b] < offsets[a] + lives[a].room()
     };
     let of = |a: usize| {
-        let sharing = apart.near(a).iter().filter(move |(b, _)| *b < a && share(a, *b));
-        sharing.map(|(_, launches)| APART - launches).sum::<usize>()
+        let sharing = avoided.of(a).filter(move |&(b, _)| b < a && share(a, b));
+        sharing.map(|(_, slack)| ENOUGH - slack).sum::<usize>()
     };
     (0..lives.len()).map(of).sum()
 }
@@ -135,14 +138,14 @@ fn bound(lives: &[Life]) -> Option<usize> {
 
 /// Compares all temporaries with one another, in several orders.
 fn compared(lives: &[Life]) -> Option<MemoryPlan> {
-    smallest(lives, placings(lives, &Apart::none(lives.len()), usize::MAX))
+    smallest(lives, placings(lives, &FalseDependencies::none(lives.len()), usize::MAX))
 }
 
-/// Placings in several orders, each in a block of `room` bytes if it can be.
+/// Placings in several orders, each in a block of `limit` bytes if it can be.
 fn placings<'a>(
     lives: &'a [Life],
-    apart: &'a Apart,
-    room: usize,
+    avoided: &'a FalseDependencies,
+    limit: usize,
 ) -> impl Iterator<Item = Option<Placing>> + 'a {
     let orders: [fn(&Life) -> (usize, usize); 5] = [
         |l| (usize::MAX - l.room(), l.first),
@@ -155,45 +158,47 @@ fn placings<'a>(
     each.map(move |(key, tightest)| {
         let mut order: Vec<usize> = (0..lives.len()).collect();
         order.sort_by_key(|&i| key(&lives[i]));
-        place(lives, &order, tightest, apart, room)
+        place(lives, &order, tightest, avoided, limit)
     })
 }
 
-/// Places temporaries in the given order: each into the tightest gap that is large enough, or into the lowest one. Each is as far
-/// apart from others as a block of `room` bytes allows; the block becomes larger only for those that are alive at the same time.
+/// Places temporaries in the given order: each into the tightest gap that is large enough, or into the lowest one, with as much
+/// slack as a block of `limit` bytes allows. The block becomes larger only for those that are alive at the same time.
 pub(super) fn place(
     lives: &[Life],
     order: &[usize],
     tightest: bool,
-    apart: &Apart,
-    room: usize,
+    avoided: &FalseDependencies,
+    limit: usize,
 ) -> Option<Placing> {
     let mut offsets = vec![0usize; lives.len()];
     // The placed ones, by offset.
     let mut placed: Vec<usize> = Vec::with_capacity(lives.len());
     let mut bytes = 0;
-    // How far the temporary that is placed is from each other one, as far as that matters.
-    let mut launches = vec![APART; lives.len()];
+    // Between the temporary that is placed and each other one.
+    let mut slack = vec![ENOUGH; lives.len()];
     for &i in order {
-        apart.near(i).iter().for_each(|&(j, n)| launches[j] = n);
-        let length = lives[i].room();
-        let gap = |least: usize| {
+        let mut any = false;
+        avoided.of(i).for_each(|(j, n)| (slack[j], any) = (n, true));
+        let room = lives[i].room();
+        let offset_with = |least: usize| {
             let (mut end, mut chosen): (usize, Option<(usize, usize)>) = (0, None);
-            for &j in placed.iter().filter(|&&j| launches[j] < least || lives[j].meets(&lives[i])) {
+            for &j in placed.iter().filter(|&&j| slack[j] < least || lives[j].meets(&lives[i])) {
                 let gap = offsets[j].saturating_sub(end);
-                if gap >= length && chosen.is_none_or(|(_, g)| tightest && gap < g) {
+                if gap >= room && chosen.is_none_or(|(_, g)| tightest && gap < g) {
                     chosen = Some((end, gap));
                 }
                 end = end.max(offsets[j] + lives[j].room());
             }
             chosen.map_or(end, |(at, _)| at)
         };
-        let fits = |offset: &usize| offset.checked_add(length).is_some_and(|end| end <= room);
-        let wanted = [APART, APART / 2, APART / 4, 1].into_iter().map(gap).find(fits);
-        let offset = wanted.unwrap_or_else(|| gap(0));
-        apart.near(i).iter().for_each(|&(j, _)| launches[j] = APART);
+        let fits = |offset: &usize| offset.checked_add(room).is_some_and(|end| end <= limit);
+        // Half the slack is much better than none, so a few steps are enough.
+        let steps = [ENOUGH, ENOUGH / 2, ENOUGH / 4, 1].into_iter().filter(|_| any);
+        let offset = steps.map(offset_with).find(fits).unwrap_or_else(|| offset_with(0));
+        avoided.of(i).for_each(|(j, _)| slack[j] = ENOUGH);
         offsets[i] = offset;
-        bytes = bytes.max(offset.checked_add(length)?);
+        bytes = bytes.max(offset.checked_add(room)?);
         let at = placed.partition_point(|&j| offsets[j] <= offset);
         placed.insert(at, i);
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::apart::Apart;
 use super::edges::{Touch, edges};
-use super::plan::{Life, MemoryPlan, plan, plan_apart};
+use super::false_dependencies::FalseDependencies;
+use super::plan::{FEW, Life, MemoryPlan, plan, plan_for_overlap};
 use super::recorded::Recorded;
 use super::{dead, fuse, verify};
 use crate::device::cuda::MmaKind;
@@ -89,6 +89,7 @@ impl Program {
                 (lives.len() - 1) as u32
             }) as usize;
             lives[l].1.last = at;
+            // Behind the last launch are only outputs, whose bytes nobody gets.
             if at < order.len() && touching[l].last() != Some(&at) {
                 touching[l].push(at);
             }
@@ -108,12 +109,13 @@ impl Program {
         }
         lives.shrink_to_fit();
         let alive: Vec<Life> = lives.iter().map(|(_, life)| *life).collect();
-        let plan = match overlaps {
+        // Every pair of temporaries is looked at.
+        let plan = match overlaps && alive.len() <= FEW {
             false => plan(&alive),
             true => {
                 let touches: Vec<Vec<Touch<'_>>> =
                     order.iter().map(|&n| verify::touches(launch(&recorded, &fused, n))).collect();
-                plan_apart(&alive, &Apart::new(&alive, &touching, &edges(&touches)))
+                plan_for_overlap(&alive, &FalseDependencies::new(&alive, &touching, &edges(&touches)))
             }
         };
         let plan = plan.ok_or_else(|| too_large(&recorded, &lives))?;

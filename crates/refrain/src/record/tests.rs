@@ -3,10 +3,10 @@ use std::thread;
 
 use proptest::prelude::*;
 
-use super::apart::Apart;
 use super::dead;
 use super::edges::{Touch, edges};
-use super::plan::{ALIGNMENT, Life, MemoryPlan, in_time, place, plan, plan_apart, plan_of};
+use super::false_dependencies::{ENOUGH, FalseDependencies};
+use super::plan::{ALIGNMENT, Life, MemoryPlan, harm, in_time, place, plan, plan_for_overlap, plan_of};
 use super::program::Program;
 use super::recorded::Recorded;
 use super::recorder::record;
@@ -77,6 +77,12 @@ fn fits(plan: &MemoryPlan, lives: &[Life]) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+/// What each launch waits for, by how far behind it that is.
+fn waits(back: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let of = |(at, back): (usize, &Vec<usize>)| back.iter().filter_map(|b| at.checked_sub(*b)).collect();
+    back.iter().enumerate().map(of).collect()
 }
 
 fn any_lives() -> impl Strategy<Value = Vec<Life>> {
@@ -166,17 +172,55 @@ proptest! {
     fn temporaries_alive_at_the_same_time_share_no_byte(
         lives in any_lives(),
         few in 0usize..70,
-        waits in prop::collection::vec(prop::collection::vec(1usize..6, 0..3), 80),
+        back in prop::collection::vec(prop::collection::vec(1usize..6, 0..3), 80),
     ) {
         let tight = plan_of(&lives, few).unwrap();
         fits(&tight, &lives)?;
-        let waits: Vec<Vec<usize>> =
-            waits.iter().enumerate().map(|(at, back)| back.iter().filter_map(|b| at.checked_sub(*b)).collect()).collect();
         let touching: Vec<Vec<usize>> = lives.iter().map(|life| vec![life.first, life.last]).collect();
-        let apart = plan_apart(&lives, &Apart::new(&lives, &touching, &waits)).unwrap();
-        fits(&apart, &lives)?;
-        let bytes = plan(&lives).unwrap().bytes;
-        prop_assert!(apart.bytes <= bytes + bytes / 16 && apart.bound == tight.bound);
+        let avoided = FalseDependencies::new(&lives, &touching, &waits(&back));
+        let overlapping = plan_for_overlap(&lives, &avoided).unwrap();
+        fits(&overlapping, &lives)?;
+        let tight = plan(&lives).unwrap();
+        prop_assert!(overlapping.bytes <= tight.bytes + tight.bytes / 16 && overlapping.bound == tight.bound);
+        prop_assert!(harm(&lives, &overlapping.offsets, &avoided) <= harm(&lives, &tight.offsets, &avoided));
+    }
+
+    /// The slack of every pair of temporaries is that of its definition.
+    #[test]
+    fn false_dependencies_are_waits_for_what_is_not_needed(
+        back in prop::collection::vec(prop::collection::vec(1usize..9, 0..3), 1..40),
+        touching in prop::collection::vec(prop::collection::btree_set(0usize..1000, 1..4), 1..12),
+    ) {
+        let waits = waits(&back);
+        let n = waits.len();
+        let touching: Vec<Vec<usize>> = touching
+            .iter()
+            .map(|set| set.iter().map(|at| at % n).collect::<std::collections::BTreeSet<_>>().into_iter().collect())
+            .collect();
+        let lives: Vec<Life> =
+            touching.iter().map(|at| Life { first: at[0], last: at[at.len() - 1], bytes: 1 }).collect();
+        let found = FalseDependencies::new(&lives, &touching, &waits);
+        let before = before(&waits);
+        let mut begins = vec![0usize; n];
+        for i in 0..n {
+            begins[i] = (0..i).filter(|&j| before[i][j]).map(|j| begins[j] + 1).max().unwrap_or(0);
+        }
+        let mut behind = vec![0usize; n];
+        for i in (0..n).rev() {
+            behind[i] = (i + 1..n).filter(|&j| before[j][i]).map(|j| behind[j] + 1).max().unwrap_or(0);
+        }
+        let longest = begins.iter().max().unwrap();
+        for (a, first) in lives.iter().enumerate() {
+            for (b, second) in lives.iter().enumerate().filter(|(_, second)| first.last < second.first) {
+                let not_needed = touching[a].iter().filter(|&&at| !before[second.first][at]);
+                let end = not_needed.map(|&at| begins[at] + 1).max();
+                let slack = end.map(|end| (longest - behind[second.first]).saturating_sub(end));
+                let expected = slack.filter(|&slack| slack < ENOUGH);
+                let pair = found.of(a).find(|(other, _)| *other == b).map(|(_, slack)| slack);
+                prop_assert_eq!(pair, expected, "temporaries {} and {}", a, b);
+                prop_assert_eq!(found.of(b).find(|(other, _)| *other == a).map(|(_, slack)| slack), expected);
+            }
+        }
     }
 
     /// Placing in time finds the same offsets as comparing all temporaries with one another in the same order.
@@ -186,8 +230,8 @@ proptest! {
         let mut order: Vec<usize> = (0..lives.len()).collect();
         let begins = |l: &Life| if backwards { usize::MAX - l.last } else { l.first };
         order.sort_by_key(|&i| (begins(&lives[i]), usize::MAX - lives[i].room()));
-        let apart = Apart::none(lives.len());
-        prop_assert_eq!(in_time(&lives, backwards), place(&lives, &order, true, &apart, usize::MAX));
+        let none = FalseDependencies::none(lives.len());
+        prop_assert_eq!(in_time(&lives, backwards), place(&lives, &order, true, &none, usize::MAX));
     }
 
     #[test]
@@ -249,52 +293,59 @@ fn launches_side_by_side_share_no_bytes_where_there_is_room() {
     let lives = [life(0, 1, 512), life(2, 3, 512), life(4, 4, 4096)];
     let waits = [vec![], vec![0], vec![], vec![2], vec![1, 3]];
     let touching = [vec![0, 1], vec![2, 3], vec![4]];
-    let with_room =
-        |n: usize| plan_apart(&lives[..n], &Apart::new(&lives[..n], &touching[..n], &waits)).unwrap();
+    let first = |n: usize| {
+        let avoided = FalseDependencies::new(&lives[..n], &touching[..n], &waits);
+        plan_for_overlap(&lives[..n], &avoided).unwrap()
+    };
     assert_eq!(plan(&lives).unwrap().offsets[..2], [0, 0]);
-    let apart = with_room(3);
+    let apart = first(3);
     assert_ne!(apart.offsets[0], apart.offsets[1]);
     assert_eq!((apart.bytes, apart.bound), (4096, 4096));
     // Without room, the block stays as small as it was.
-    assert_eq!(with_room(2), plan(&lives[..2]).unwrap());
+    assert_eq!(first(2), plan(&lives[..2]).unwrap());
 }
 
-/// A chain of launches, each with a launch beside it that reads what the chain reads and for which only the last one waits:
-/// input gradients and weight gradients.
+/// Input gradients are a chain; beside each is a weight gradient that reads the same temporary, for which only the optimiser waits.
 #[test]
-fn a_chain_gets_the_bytes_of_its_own_past_and_not_those_that_launches_beside_it_read() {
+fn an_input_gradient_does_not_wait_for_the_last_weight_gradients() {
     let life = |first, last, bytes| Life { first, last, bytes };
-    // Launches 0, 2, 4, ... are the chain, 1, 3, 5, ... are beside it. Before, something large was alive.
+    // Launches 0, 2, 4, ... are the chain. Before it, something large was alive.
     let steps = 12;
-    let mut lives = vec![life(0, 1, 6 << 10)];
-    let mut touching = vec![vec![0, 1]];
+    let (mut lives, mut touching) = (vec![life(0, 1, 6 << 10)], vec![vec![0, 1]]);
     let mut waits = vec![vec![], vec![0]];
-    for step in 1..steps {
-        let at = 2 * step;
+    for at in (2..2 * steps).step_by(2) {
         lives.push(life(at, at + 3, 1 << 10));
         touching.push(vec![at, at + 2, at + 3]);
-        waits.extend([vec![at - if step == 1 { 1 } else { 2 }], vec![at - 2]]);
+        waits.extend([vec![at - 2 + usize::from(at == 2)], vec![at - 2]]);
     }
     let end = 2 * steps;
-    lives.push(life(end, end + 1, 256));
-    touching.push(vec![end, end + 1]);
-    waits.push((0..end).collect());
-    waits.push(vec![end]);
-    let waits_for_others = |plan: &MemoryPlan| {
-        let mut found = 0;
-        for (later, a) in lives.iter().enumerate().skip(2) {
-            for (earlier, b) in lives[..later].iter().enumerate().skip(1) {
-                let (at, other) = (plan.offsets[later], plan.offsets[earlier]);
-                let shares = at < other + b.bytes && other < at + a.bytes;
-                // The launch beside the chain that read the earlier one last, a short while ago.
-                found += usize::from(shares && a.first < end && a.first <= b.last + 4);
-            }
-        }
-        found
+    waits.extend([vec![end - 2], vec![end - 2], (0..end + 2).collect()]);
+    let avoided = FalseDependencies::new(&lives, &touching, &waits);
+    // The weight gradients that an input gradient waits for, by how many launches ago they were.
+    let waited_for = |plan: &MemoryPlan| -> Vec<usize> {
+        let touch = |t: usize, at: usize| Touch {
+            memory: 0,
+            range: plan.offsets[t]..plan.offsets[t] + lives[t].bytes,
+            writes: touching[t][0] == at,
+            access: None,
+        };
+        let of = |at: usize| (0..lives.len()).filter(|&t| touching[t].contains(&at)).collect::<Vec<_>>();
+        let touches: Vec<Vec<Touch<'_>>> =
+            (0..end + 2).map(|at| of(at).into_iter().map(|t| touch(t, at)).collect()).collect();
+        let edges = edges(&touches);
+        let chain = (4..end).step_by(2);
+        chain
+            .flat_map(|at| {
+                edges[at].iter().filter(|&&w| w % 2 == 1).map(move |&w| at - w).collect::<Vec<_>>()
+            })
+            .collect()
     };
-    let apart = plan_apart(&lives, &Apart::new(&lives, &touching, &waits)).unwrap();
-    assert_ne!(waits_for_others(&plan(&lives).unwrap()), 0);
-    assert_eq!(waits_for_others(&apart), 0, "{apart:?}");
+    let tight = plan(&lives).unwrap();
+    assert!(waited_for(&tight).contains(&1), "{tight:?}");
+    let overlapping = plan_for_overlap(&lives, &avoided).unwrap();
+    assert!(waited_for(&overlapping).iter().all(|&ago| ago > 4), "{overlapping:?}");
+    // There is no room for all of them.
+    assert!(lives[1..].iter().map(|life| life.bytes).sum::<usize>() > overlapping.bytes);
 }
 
 fn recorded(f: impl FnOnce(&Device) -> crate::Result<Vec<Tensor>>) -> Recorded {

@@ -416,9 +416,15 @@ mod tests {
             let p = product(dtype, [16, 128, 36_736], true);
             assert!(!GemmKernel::of(&p, mma).sums_well(&p), "rows that run along k");
         }
-        for ([m, n], tile) in narrow.into_iter().chain(flat) {
+    }
+
+    #[test]
+    fn gradients_of_narrow_f32_weights_have_tiles_as_narrow_without_the_sums_of_their_biases() {
+        for ([m, n], tile) in
+            [([16, 16], [32, 32]), ([48, 16], [64, 16]), ([16, 128], [16, 128]), ([32, 100], [32, 128])]
+        {
             let p = product(DType::F32, [m, n, 36_736], false);
-            let kernel = GemmKernel::of(&p, MmaKind::Warp);
+            let kernel = GemmKernel::of(&p, MmaKind::WarpGroup);
             assert_eq!(kernel.tile().0, tile, "{m} {n}");
             assert!(!kernel.sums_well(&p), "f32 sums row by row");
         }
