@@ -69,7 +69,8 @@ impl Task for Walks {
     fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (x, y) = (self.walks.index_select(0, samples)?, self.means.index_select(0, samples)?);
         let output = self.model.forward(&x, mode)?; // [B, C, 1]
-        Ok(output.mean([1, 2])?.mse_loss(&y)?)
+        // In bf16, the loss is f32 all the same.
+        Ok(output.to_dtype(DType::F32)?.mean([1, 2])?.mse_loss(&y)?)
     }
 
     fn validation(&self, _: &[f64]) -> Nothing {

@@ -48,6 +48,9 @@ pub struct BenchPatchtst {
     /// Learning rate
     #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
     pub lr: f64,
+    /// Precision of matrix products and activations
+    #[arg(long, value_name = "NAME", default_value = "f32")]
+    pub precision: Precision,
     /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,

@@ -1,15 +1,29 @@
 //! `refrain bench patchtst`.
 
+use refrain::with_precision;
+use serde::Serialize;
 use serde_json::json;
 
-use super::bench_epochs::{self, Place, Sizes};
+use super::bench_epochs::{self, Measured, Place, Sizes};
 use crate::bench::{WalkBench, WalkOptions};
 use crate::cli::BenchPatchtst;
 use crate::console::count;
 use crate::error::{Error, Result};
 
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Outcome {
+    #[serde(flatten)]
+    measured: Measured,
+    precision: &'static str,
+}
+
 pub fn run(args: BenchPatchtst) -> Result<()> {
-    let BenchPatchtst { samples, channels, epochs, batch_size, lr, eager, strong, seed, .. } = args;
+    with_precision(args.precision.setting(), || measure(&args))
+}
+
+fn measure(args: &BenchPatchtst) -> Result<()> {
+    let BenchPatchtst { samples, channels, epochs, batch_size, lr, eager, strong, seed, .. } = *args;
     if !(lr > 0.0 && lr.is_finite()) {
         return Err(Error::usage(
             format!("the learning rate is {lr}"),
@@ -18,8 +32,10 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
     }
     let place = Place { ranks: &args.ranks, device: args.device, json: args.json, strong };
     let sizes = Sizes { samples, batch_size, epochs };
+    let precision = args.precision.name();
     let settings = json!({
-        "bench": "patchtst", "sizes": sizes, "channels": channels, "lr": lr, "eager": eager, "strong": strong, "seed": seed,
+        "bench": "patchtst", "sizes": sizes, "channels": channels, "lr": lr, "precision": precision, "eager": eager,
+        "strong": strong, "seed": seed,
     });
     let (console, measured) =
         bench_epochs::run(&place, sizes, settings, |Sizes { samples, batch_size, epochs }, device| {
@@ -27,7 +43,7 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
             let bench = WalkBench::new(options, device)?;
             let bench = if eager { bench.eager() } else { bench };
             let line = format!(
-                "{} samples of {channels} channels, {} parameters, {} with {} threads",
+                "{} samples of {channels} channels, {} parameters, {precision}, {} with {} threads",
                 count(samples),
                 count(bench.parameter_count()),
                 device.name(),
@@ -35,14 +51,32 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
             );
             Ok((bench, line))
         })?;
-    console.result(&measured)
+    console.result(&Outcome { measured, precision })
 }
 
 #[cfg(test)]
 mod tests {
-    use refrain::Device;
+    use refrain::{Device, Precision, with_precision};
 
     use crate::bench::walks::{INCREMENT, LENGTH, random_walks};
+    use crate::bench::{WalkBench, WalkOptions};
+
+    #[test]
+    fn a_model_learns_in_bf16_as_in_f32() {
+        let options = WalkOptions { samples: 256, channels: 2, epochs: 3, batch_size: 32, lr: 1e-3, seed: 1 };
+        let losses = |precision| {
+            with_precision(precision, || {
+                let mut bench = WalkBench::new(options.clone(), &Device::cpu()).unwrap();
+                [(); 3].map(|()| bench.epoch().unwrap().loss)
+            })
+        };
+        let (whole, half) = (losses(Precision::F32), losses(Precision::Bf16));
+        assert!(whole[2] < whole[0] / 2.0, "{whole:?}");
+        assert!(
+            whole.iter().zip(half).all(|(a, b)| *a != b && (a - b).abs() < 0.05 * a),
+            "{whole:?} and {half:?}"
+        );
+    }
 
     #[test]
     fn walks_start_in_the_unit_interval_and_labels_are_their_means() {
