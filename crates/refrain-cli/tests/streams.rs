@@ -153,7 +153,8 @@ fn a_request_to_end_saves_and_ends_with_the_status_of_its_signal() {
     let place = Place::new();
     place.write("a.csv", series(300));
     place.write("small.toml", SMALL_STEPS);
-    let small = ["train", "--config", "small.toml", "--data", "a.csv", "--json", "--out"];
+    // Enough epochs that a fast machine is not done before the signal comes.
+    let small = ["train", "--config", "small.toml", "--epochs", "10", "--data", "a.csv", "--json", "--out"];
     let whole = place.refrain(&[&small[..], &["whole"]].concat()).succeeded().json();
     for (signal, status, name) in [("INT", 130, "Ctrl-C"), ("TERM", 143, "SIGTERM"), ("HUP", 129, "SIGHUP")] {
         // As if the tests did not run under nohup.
@@ -164,7 +165,7 @@ fn a_request_to_end_saves_and_ends_with_the_status_of_its_signal() {
         while !place.path(signal).join("checkpoint/config.json").is_file() {
             still_runs(&mut child);
         }
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(20));
         let kill = ["-s", signal, &child.id().to_string()].map(str::to_owned);
         assert!(std::process::Command::new("kill").args(kill).status().unwrap().success());
         let said = said(child.wait_with_output().unwrap());
