@@ -71,11 +71,10 @@ mod tests {
             })
         };
         let (whole, half) = (losses(Precision::F32), losses(Precision::Bf16));
-        assert!(whole[2] < whole[0] / 2.0, "{whole:?}");
-        assert!(
-            whole.iter().zip(half).all(|(a, b)| *a != b && (a - b).abs() < 0.05 * a),
-            "{whole:?} and {half:?}"
-        );
+        assert!([whole, half].iter().all(|losses| losses[2] < losses[0] / 10.0), "{whole:?} and {half:?}");
+        // Nearly the same, but not the same numbers.
+        let apart = (whole[0] - half[0]).abs() / whole[0];
+        assert!(apart > 0.0 && apart < 0.02, "{whole:?} and {half:?}");
     }
 
     #[test]
