@@ -1,11 +1,10 @@
 //! `refrain bench cross-asset`.
 
-use refrain::with_precision;
 use refrain_forecast::models::cross_asset::CrossAssetConfig;
 use serde::Serialize;
 use serde_json::json;
 
-use super::bench_epochs::{self, Measured, Place, Sizes};
+use super::bench_epochs::{self, Place, Sizes};
 use crate::bench::{CrossBench, CrossBenchOptions};
 use crate::cli::BenchCrossAsset;
 use crate::console::count;
@@ -15,25 +14,22 @@ use crate::error::Result;
 #[derive(Serialize)]
 struct Outcome {
     #[serde(flatten)]
-    measured: Measured,
-    precision: &'static str,
+    epochs: bench_epochs::Outcome,
     accumulate: usize,
 }
 
 pub fn run(args: BenchCrossAsset) -> Result<()> {
-    with_precision(args.precision.setting(), || measure(&args))
-}
-
-fn measure(args: &BenchCrossAsset) -> Result<()> {
-    let BenchCrossAsset { samples, epochs, batch_size, accumulate, lr, eager, strong, seed, .. } = *args;
-    let place = Place { ranks: &args.ranks, device: args.device, json: args.json, strong };
+    let BenchCrossAsset {
+        samples, epochs, batch_size, accumulate, lr, precision, eager, strong, seed, ..
+    } = args;
+    let place = Place { ranks: &args.ranks, device: args.device, precision, json: args.json, strong };
     let sizes = Sizes { samples, batch_size, epochs };
-    let precision = args.precision.name();
+    let precision = precision.name();
     let settings = json!({
         "bench": "cross-asset", "sizes": sizes, "accumulate": accumulate, "lr": lr, "precision": precision, "eager": eager,
         "strong": strong, "seed": seed,
     });
-    let (console, measured) = bench_epochs::run(
+    let (console, outcome) = bench_epochs::run(
         &place,
         sizes,
         settings,
@@ -53,7 +49,7 @@ fn measure(args: &BenchCrossAsset) -> Result<()> {
             Ok((bench, line))
         },
     )?;
-    console.result(&Outcome { measured, precision, accumulate })
+    console.result(&Outcome { epochs: outcome, accumulate })
 }
 
 #[cfg(test)]

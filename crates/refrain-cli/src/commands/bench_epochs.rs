@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use refrain::{Communicator, Device};
+use refrain::{Communicator, Device, with_precision};
 use refrain_forecast::training::Task;
 use serde::Serialize;
 
@@ -12,6 +12,7 @@ use crate::cli::{DeviceArg, RankArgs};
 use crate::console::{Console, count, duration};
 use crate::error::{Error, Result, finite};
 use crate::job::{self, Job};
+use crate::precision::Precision;
 use crate::replays::ReplayFigures;
 
 /// What is trained on. In a job, of one rank alone.
@@ -22,18 +23,26 @@ pub struct Sizes {
     pub epochs: usize,
 }
 
-/// Where it is trained.
+/// Where and how it is trained.
 pub struct Place<'a> {
     pub ranks: &'a RankArgs,
     pub device: DeviceArg,
+    pub precision: Precision,
     pub json: bool,
     /// All ranks share the samples and each batch, instead of having samples and batches of their own.
     pub strong: bool,
 }
 
-/// The figures of a training, for `--json`.
+/// The figures of a training and its precision, for `--json`.
 #[derive(Serialize)]
-pub struct Measured {
+pub struct Outcome {
+    #[serde(flatten)]
+    measured: Measured,
+    precision: &'static str,
+}
+
+#[derive(Serialize)]
+struct Measured {
     losses: Vec<f64>,
     /// The bits of each loss as an IEEE 754 binary64.
     loss_bits: Vec<String>,
@@ -74,10 +83,10 @@ pub fn run<T: Task<Validation = Nothing>>(
     sizes: Sizes,
     settings: serde_json::Value,
     make: impl Fn(Sizes, &Device) -> Result<(TrainingBench<T>, String)>,
-) -> Result<(Console, Measured)> {
-    let Place { ranks, device, json, strong } = *place;
+) -> Result<(Console, Outcome)> {
+    let Place { ranks, device, precision, json, strong } = *place;
     let job = Job::join(job::world(ranks)?, ranks, device, "bench", job::RESTART)?;
-    job.run(|job| match job.communicator() {
+    let trained = |job: &Job| match job.communicator() {
         None if strong => Err(Error::usage(
             "--strong is for several processes",
             "start them with torchrun, srun or mpirun, or leave --strong out",
@@ -92,9 +101,11 @@ pub fn run<T: Task<Validation = Nothing>>(
         Some(communicator) => {
             job.agree(&settings)?;
             let console = job.console_of_result(json);
-            Ok((console, in_job(console, job, communicator, sizes, strong, make)?))
+            Ok((console, in_job(console, job, communicator, sizes, strong, &make)?))
         }
-    })
+    };
+    let (console, measured) = job.run(|job| with_precision(precision.setting(), || trained(job)))?;
+    Ok((console, Outcome { measured, precision: precision.name() }))
 }
 
 fn in_job<T: Task<Validation = Nothing>>(

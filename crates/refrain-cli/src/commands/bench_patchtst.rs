@@ -1,43 +1,30 @@
 //! `refrain bench patchtst`.
 
-use refrain::with_precision;
-use serde::Serialize;
 use serde_json::json;
 
-use super::bench_epochs::{self, Measured, Place, Sizes};
+use super::bench_epochs::{self, Place, Sizes};
 use crate::bench::{WalkBench, WalkOptions};
 use crate::cli::BenchPatchtst;
 use crate::console::count;
 use crate::error::{Error, Result};
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Outcome {
-    #[serde(flatten)]
-    measured: Measured,
-    precision: &'static str,
-}
-
 pub fn run(args: BenchPatchtst) -> Result<()> {
-    with_precision(args.precision.setting(), || measure(&args))
-}
-
-fn measure(args: &BenchPatchtst) -> Result<()> {
-    let BenchPatchtst { samples, channels, epochs, batch_size, lr, eager, strong, seed, .. } = *args;
+    let BenchPatchtst { samples, channels, epochs, batch_size, lr, precision, eager, strong, seed, .. } =
+        args;
     if !(lr > 0.0 && lr.is_finite()) {
         return Err(Error::usage(
             format!("the learning rate is {lr}"),
             "choose a positive number such as 1e-3",
         ));
     }
-    let place = Place { ranks: &args.ranks, device: args.device, json: args.json, strong };
+    let place = Place { ranks: &args.ranks, device: args.device, precision, json: args.json, strong };
     let sizes = Sizes { samples, batch_size, epochs };
-    let precision = args.precision.name();
+    let precision = precision.name();
     let settings = json!({
         "bench": "patchtst", "sizes": sizes, "channels": channels, "lr": lr, "precision": precision, "eager": eager,
         "strong": strong, "seed": seed,
     });
-    let (console, measured) =
+    let (console, outcome) =
         bench_epochs::run(&place, sizes, settings, |Sizes { samples, batch_size, epochs }, device| {
             let options = WalkOptions { samples, channels, epochs, batch_size, lr, seed };
             let bench = WalkBench::new(options, device)?;
@@ -51,7 +38,7 @@ fn measure(args: &BenchPatchtst) -> Result<()> {
             );
             Ok((bench, line))
         })?;
-    console.result(&Outcome { measured, precision })
+    console.result(&outcome)
 }
 
 #[cfg(test)]
