@@ -99,6 +99,17 @@ impl Run {
         checkpoint::save(folder, &snapshot).unwrap();
     }
 
+    /// The model, without what training needs.
+    fn model_alone(&self) -> Snapshot<'_> {
+        Snapshot {
+            parameters: &self.parameters,
+            optimizer: None,
+            generators: &[],
+            ema: None,
+            config: json!(null),
+        }
+    }
+
     fn resume(&self, folder: &Path) -> refrain_nn::Result<()> {
         let generators = [("training", &self.generator)];
         Checkpoint::open(folder)?.resume(
@@ -339,14 +350,7 @@ fn an_average_that_only_the_checkpoint_or_only_the_program_has_is_refused_and_ch
 fn a_model_saved_without_optimiser_does_not_resume() {
     let folder = tempdir().unwrap();
     let run = Run::new(1, SHAPE);
-    let snapshot = Snapshot {
-        parameters: &run.parameters,
-        optimizer: None,
-        generators: &[],
-        ema: None,
-        config: json!(null),
-    };
-    checkpoint::save(folder.path().join("a/b"), &snapshot).unwrap();
+    checkpoint::save(folder.path().join("a/b"), &run.model_alone()).unwrap();
     let message = run.resume(&folder.path().join("a/b")).unwrap_err().to_string();
     assert!(message.contains("has no optimiser state"), "{message}");
     Checkpoint::open(folder.path().join("a/b")).unwrap().load(&run.parameters).unwrap();
@@ -505,14 +509,7 @@ fn numbers_that_are_not_finite_are_neither_saved_nor_loaded() {
     }
     fs::write(folder.path().join(TENSORS), &whole).unwrap();
     refrain::no_grad(|| run.parameters.get("hidden.weight").unwrap().fill(f64::NAN)).unwrap();
-    let snapshot = Snapshot {
-        parameters: &run.parameters,
-        optimizer: None,
-        generators: &[],
-        ema: None,
-        config: json!(null),
-    };
-    let message = checkpoint::save(folder.path(), &snapshot).unwrap_err().to_string();
+    let message = checkpoint::save(folder.path(), &run.model_alone()).unwrap_err().to_string();
     assert!(message.contains("`hidden.weight` is NaN"), "{message}");
     assert_eq!(fs::read(folder.path().join(TENSORS)).unwrap(), whole);
 }
@@ -574,14 +571,7 @@ fn a_failed_write_leaves_the_old_checkpoint_and_no_litter() {
     names.sort();
     assert_eq!(names, ["blocked", "kept.json"]);
     let run = Run::new(1, SHAPE);
-    let snapshot = Snapshot {
-        parameters: &run.parameters,
-        optimizer: None,
-        generators: &[],
-        ema: None,
-        config: json!(null),
-    };
-    let e = checkpoint::save(&path, &snapshot).unwrap_err();
+    let e = checkpoint::save(&path, &run.model_alone()).unwrap_err();
     assert!(matches!(e, Error::Io { action: "create", .. }), "{e}");
     assert_eq!(fs::read(&path).unwrap(), b"two");
 }
