@@ -5,6 +5,16 @@
 #define NARROW_RESULTS
 #endif
 
+// The logistic function. For results of 16 bits, the hardware's approximate exponential and reciprocal are exact enough. The
+// exponential has a factor of 2^24, so that it becomes subnormal only if the result does.
+template <typename R> DEVICE R logistic(R x) { return sigmoid_(x); }
+#ifdef NARROW_RESULTS
+DEVICE float logistic(float x) {
+    float e = exp2_approx(24.0f - 1.4426950408889634f * fabsf(x));
+    return (x >= 0.0f ? 16777216.0f : e) * reciprocal_approx(16777216.0f + e);
+}
+#endif
+
 template <typename R> DEVICE R relu_(R x) { return x < (R)0 ? (R)0 : x; }
 
 // GELU is x F(x), with the distribution function F of the normal distribution; its derivative is F(x) + x F'(x).
@@ -59,7 +69,7 @@ template <typename R> DEVICE R gelu_logit(R x) {
     return x * ((R)1.59576912160573071176 + (R)0.07135481627260025 * (x * x));
 }
 // x/2 (1 + tanh(u)) equals x sigmoid(2u), which stays accurate where tanh is near -1.
-template <typename R> DEVICE R gelu_tanh_(R x) { return x * sigmoid_(gelu_logit(x)); }
-template <typename R> DEVICE R silu_(R x) { return x * sigmoid_(x); }
+template <typename R> DEVICE R gelu_tanh_(R x) { return x * logistic(gelu_logit(x)); }
+template <typename R> DEVICE R silu_(R x) { return x * logistic(x); }
 #undef NARROW_RESULTS
 

@@ -1,17 +1,6 @@
 // Unary functions and their derivatives. FUNCTION: an expression of x and, of a derivative, of the gradient d; a
 // derivative that is computed from the result has that as y. The scalars are s, and R is the arithmetic.
 
-// The logistic function. For 16-bit numbers, the hardware's approximate exponential and reciprocal are exact enough;
-// with them, memory is the bottleneck. The exponential has a factor of 2^24, so that it becomes subnormal only if the
-// result does.
-template <typename R> DEVICE R logistic(R x) { return sigmoid_(x); }
-#if OUT_SIZE == 2
-DEVICE float logistic(float x) {
-    float e = exp2_approx(24.0f - 1.4426950408889634f * fabsf(x));
-    return (x >= 0.0f ? 16777216.0f : e) * reciprocal_approx(16777216.0f + e);
-}
-#endif
-
 template <typename R> DEVICE R clamp_(R x, R low, R high) { return x < low ? low : x > high ? high : x; }
 template <typename R> DEVICE R gelu_tanh_derivative(R x) {
     R s = logistic(gelu_logit(x));
