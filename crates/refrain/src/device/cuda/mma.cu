@@ -3,10 +3,11 @@
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-// Copies BYTES to shared memory asynchronously: the first `there` bytes from `from`, then zeros.
-template <int BYTES> DEVICE void copy_async(void* to, const void* from, int there) {
+// Copies BYTES to shared memory asynchronously: the first `there` bytes from `from`, then zeros. What many blocks read should be
+// CACHED by each multiprocessor: the L2 cache has it in one slice, which would have to answer all blocks.
+template <int BYTES, bool CACHED = false> DEVICE void copy_async(void* to, const void* from, int there) {
     static_assert(BYTES == 16 || BYTES == 8 || BYTES == 4 || BYTES == 2, "what is copied at once");
-    if (BYTES == 16) {
+    if (BYTES == 16 && !CACHED) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
     } else if (BYTES > 2) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there), "n"(BYTES)

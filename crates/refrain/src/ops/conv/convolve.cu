@@ -49,7 +49,7 @@ KERNEL(convolve, Convolve, p, __launch_bounds__(BLOCK_THREADS, AT_ONCE)) {
     auto fetch = [&](int tile) {
         for (int i = threadIdx.x; i < TileA::PIECES * TILE_M; i += BLOCK_THREADS) {
             const int line = i / TileA::PIECES, at = i % TileA::PIECES * PIECE;
-            copy_async<16>(a_tile(tile & 1) + TileA::place(line, at), weights + (u64)line * p.columns + tile * TILE_K + at, 16);
+            copy_async<16, true>(a_tile(tile & 1) + TileA::place(line, at), weights + (u64)line * p.columns + tile * TILE_K + at, 16);
         }
         commit();
         #pragma unroll

@@ -61,6 +61,10 @@ const LEAST_SIDE: usize = 16;
 /// Products on tensor cores with shorter sums use our own kernels: they take as long as it takes to write their results, and a
 /// tail can save reading them again.
 const LEAST_DEPTH: usize = 65;
+/// The same for results of few columns, of which our own kernel reads its rows once.
+const LEAST_DEPTH_NARROW: usize = 129;
+/// At most so many columns are few.
+const NARROW: usize = 32;
 /// f32 products with a residual and shorter sums use our own kernels.
 const LEAST_DEPTH_RESIDUAL: usize = 256;
 /// The maximum workspace of an algorithm.
@@ -183,7 +187,8 @@ impl Key {
         if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
             return None;
         }
-        if tensor_cores && p.k < LEAST_DEPTH {
+        let least = if p.n <= NARROW { LEAST_DEPTH_NARROW } else { LEAST_DEPTH };
+        if tensor_cores && p.k < least {
             return None;
         }
         if p.residual.is_some() && p.dtype == DType::F32 && p.k < LEAST_DEPTH_RESIDUAL {

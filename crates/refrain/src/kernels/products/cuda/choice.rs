@@ -107,6 +107,8 @@ impl GroupTile {
 
     /// How many steps the start and end of a block cost, or gathering partial sums.
     const BESIDE: usize = 3;
+    /// Up to this depth, less than half of a tile of f16 or bf16 would be there.
+    const SHALLOW: usize = 31;
     /// How many tiles of both f16 or bf16 operands fit.
     pub(super) const STAGES: usize = 4;
 
@@ -154,7 +156,8 @@ impl GroupTile {
             "F16" | "BF16" => {
                 let as_it_is = [&p.a, &p.b].iter().all(|x| x.dtype == p.dtype);
                 let across = p.sums.is_none() || !p.a.dense[1];
-                (GroupTile::of_f16(form), as_it_is && across && p.vector_width() == [8, 8])
+                let deep = p.k > GroupTile::SHALLOW || p.sums.is_some();
+                (GroupTile::of_f16(form), as_it_is && across && deep && p.vector_width() == [8, 8])
             }
             _ => return None,
         };

@@ -43,6 +43,11 @@ const MOST_WORK_BESIDE: usize = 1 << 32;
 /// The maximum number of rows, columns and numbers along k: positions within the last tile still fit in 32 bits.
 const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 
+/// From this many tiles along m on, so many blocks read the same numbers of B at once that multiprocessors should cache them.
+/// On an H100, a product of 36,736 rows by 16 x 48 numbers took 5.8 us without that and 3.2 with it.
+const MANY_TILES: usize = 64;
+/// Bytes of a matrix that a multiprocessor has room for.
+const SMALL_MATRIX: usize = 32 << 10;
 /// Adjacent elements of C that a thread has.
 const TAIL_ELEMENTS: usize = 4;
 /// The maximum number of numbers of C in a tile with a tail.
@@ -98,6 +103,8 @@ pub(super) struct GemmPlan {
     aligned: bool,
     /// Whether a row of C has a multiple of the numbers that a block computes of it.
     even: bool,
+    /// Whether multiprocessors should cache B.
+    b_cached: bool,
 }
 
 /// The type of the sums.
@@ -123,7 +130,8 @@ impl GemmPlan {
         let cut = way.cut(p, tiles[0] * tiles[1] * p.batches());
         let depth = if cut.parts == 1 { p.k } else { cut.steps * step };
         let even = !matches!(way, GemmKernel::Skinny { .. }) && p.n.is_multiple_of(size[1]);
-        GemmPlan { way, tiles, cut, depth, aligned: aligned(p), even }
+        let b_cached = tiles[0] >= MANY_TILES && p.n * p.k * p.b.dtype.size() <= SMALL_MATRIX;
+        GemmPlan { way, tiles, cut, depth, aligned: aligned(p), even, b_cached }
     }
 
     /// Whether other blocks work while one waits for what a tail reads. Of large tiles, a multiprocessor has one or two: on an
@@ -176,6 +184,7 @@ impl GemmPlan {
                     .flag("B_ALONG_K", b_along_k)
                     .int("A_COPY", a_copy as i64)
                     .int("B_COPY", b_copy as i64)
+                    .flag("B_CACHED", self.b_cached)
                     .int("WARPS_M", tile.warps[0] as i64)
                     .int("WARPS_N", tile.warps[1] as i64)
                     .int("FRAGS_M", tile.fragments[0] as i64)
@@ -195,6 +204,7 @@ impl GemmPlan {
                     .flag("B_ALONG_K", b_along_k)
                     .int("A_COPY", a_copy as i64)
                     .int("B_COPY", b_copy as i64)
+                    .flag("B_CACHED", self.b_cached)
                     .int("WARPS_M", tile.warps as i64)
                     .int("WARPS_N", 1)
                     .int("FRAGS_M", 1)

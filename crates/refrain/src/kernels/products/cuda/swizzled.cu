@@ -31,7 +31,8 @@ typedef Swizzled<A_TYPE, A_ALONG_K, TILE_M, false> TilesA;
 typedef Swizzled<B_TYPE, B_ALONG_K, TILE_N, B_ALONG_K> TilesB;
 constexpr int STAGE_BYTES = TilesA::BYTES + TilesB::BYTES;
 static_assert(STAGES >= 3 && STAGES * STAGE_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
-static_assert(Pieces<TilesA, A_COPY>::SWEEP % 8 == 0 && Pieces<TilesB, B_COPY>::SWEEP % (B_ALONG_K ? 16 : 8) == 0,
+static_assert(Pieces<TilesA, A_COPY, false>::SWEEP % 8 == 0, "a thread's pieces lie evenly");
+static_assert(Pieces<TilesB, B_COPY, B_CACHED>::SWEEP % (B_ALONG_K ? 16 : 8) == 0,
               "a thread's pieces lie evenly");
 
 // A thread's partial sums of A's rows: eight adjacent rows, over every APART-th number along k.

@@ -1,5 +1,6 @@
 // Tiles of operands in shared memory, in their order in memory. Constants, beside those of common.cu and forms.cu:
 //   A_COPY, B_COPY   elements per copy
+//   B_CACHED         whether B is small, and so many blocks read it that each multiprocessor should cache it
 
 // A tile of an operand in shared memory: lines of elements that are adjacent in memory. Lines are padded so that the
 // lanes of a warp have no bank conflicts. If lines are along k and f32 is multiplied, they are cut into parts, and
@@ -23,7 +24,7 @@ typedef Tile<B_TYPE, B_ALONG_K, TILE_N> TileB;
 
 // The pieces of an operand's tiles that a thread copies, tile after tile along k: COPY adjacent elements per piece,
 // in every SWEEP-th line.
-template <typename To, int COPY> struct Pieces {
+template <typename To, int COPY, bool CACHED> struct Pieces {
     typedef typename To::Number T;
     static constexpr bool ALONG_K = To::RUNS_ALONG_K;
     static constexpr int PER_LINE = To::LINE / COPY, SWEEP = BLOCK_THREADS / PER_LINE;
@@ -51,7 +52,7 @@ template <typename To, int COPY> struct Pieces {
         for (int s = 0; s < EACH; s++) {
             if (To::LINES % SWEEP == 0 || line + s * SWEEP < To::LINES) {
                 int bytes = s * SWEEP < lines_left ? whole : 0;
-                copy_async<COPY * (int)sizeof(T)>(to + s * SWEEP * To::PITCH, from + s * sweep, bytes);
+                copy_async<COPY * (int)sizeof(T), CACHED>(to + s * SWEEP * To::PITCH, from + s * sweep, bytes);
             }
         }
         from += advance;
@@ -59,13 +60,13 @@ template <typename To, int COPY> struct Pieces {
 };
 
 // A's tiles from row `row0` and B's tiles from column `col0`, both starting at k.
-template <typename TILE> DEVICE Pieces<TILE, A_COPY> pieces_of_a(const Job& j, const A_TYPE* a, int row0, int k) {
+template <typename TILE> DEVICE Pieces<TILE, A_COPY, false> pieces_of_a(const Job& j, const A_TYPE* a, int row0, int k) {
     i64 step = A_ALONG_K ? j.a_row : j.a_col, at = A_ALONG_K ? row0 * step + k : k * step + row0;
-    return Pieces<TILE, A_COPY>(a + at, step, (int)j.m - row0);
+    return Pieces<TILE, A_COPY, false>(a + at, step, (int)j.m - row0);
 }
-template <typename TILE> DEVICE Pieces<TILE, B_COPY> pieces_of_b(const Job& j, const B_TYPE* b, int col0, int k) {
+template <typename TILE> DEVICE Pieces<TILE, B_COPY, B_CACHED> pieces_of_b(const Job& j, const B_TYPE* b, int col0, int k) {
     i64 step = B_ALONG_K ? j.b_col : j.b_row, at = B_ALONG_K ? col0 * step + k : k * step + col0;
-    return Pieces<TILE, B_COPY>(b + at, step, (int)j.n - col0);
+    return Pieces<TILE, B_COPY, B_CACHED>(b + at, step, (int)j.n - col0);
 }
 
 // A lane writes four adjacent elements of a row for each two fragments.
