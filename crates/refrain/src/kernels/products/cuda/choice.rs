@@ -434,6 +434,16 @@ mod tests {
     }
 
     #[test]
+    fn short_sums_are_not_padded_to_the_depth_of_a_tile() {
+        let is_of_groups = |sizes| {
+            let kernel = GemmKernel::of(&product(DType::BF16, sizes, true), MmaKind::WarpGroup);
+            matches!(kernel, GemmKernel::Groups { .. })
+        };
+        assert!(!is_of_groups([36_736, 128, 16]), "a quarter of a tile");
+        assert!(is_of_groups([36_736, 128, 64]), "a whole tile");
+    }
+
+    #[test]
     fn groups_of_warps_take_what_lies_as_they_need_it() {
         let groups = |p: &Product| matches!(GemmKernel::of(p, MmaKind::WarpGroup), GemmKernel::Groups { .. });
         for dtype in [DType::F32, DType::F16, DType::BF16] {
