@@ -2,7 +2,8 @@
 // of 2, at most 32), EACH (vectors per lane), VEC (elements per vector, which divides the width), ALIGNED (whether
 // vectors can be loaded at once). Blocks have 256 threads.
 
-#define HELD (EACH * VEC)
+// Elements per lane.
+constexpr int HELD = EACH * VEC;
 
 DEVICE int row_lane() { return threadIdx.x & (LANES - 1); }
 DEVICE i64 row_number() { return (i64)blockIdx.x * (256 / LANES) + threadIdx.x / LANES; }

@@ -5,6 +5,7 @@ pub(crate) mod blocks;
 pub(crate) mod columns;
 pub(crate) mod elementwise;
 pub(crate) mod lanes;
+pub(crate) mod norm;
 pub(crate) mod numbers;
 pub(crate) mod positions;
 pub(crate) mod products;

@@ -5,6 +5,7 @@
 mod batch_norm;
 #[path = "../common/mod.rs"]
 mod common;
+mod norms;
 mod products;
 
 use common::{counting, devices, tensor, values};

@@ -2,6 +2,7 @@
 
 use super::faults::{Bounds, Reporter};
 use super::kernel::{Grid, KernelSpec};
+use super::norm::RowNorm;
 use super::params::{Declared, Member, Pointer, Put};
 use super::piece::{Description, Piece};
 use super::product::{MmaKind, Product};
@@ -212,7 +213,7 @@ impl<'a> CudaArgs<'a> {
             && operand.is_some_and(|o| o.layout == view.layout && o.dtype == view.dtype)
     }
 
-    /// Whether elementwise kernels, products and what takes a tail are to be described instead of launched.
+    /// Whether elementwise kernels, products, norms of rows and what takes a tail are to be described instead of launched.
     pub(crate) fn describes(&mut self) -> bool {
         self.sink.description().is_some()
     }
@@ -233,6 +234,13 @@ impl<'a> CudaArgs<'a> {
     pub(crate) fn describe_product(&mut self, product: &Product) {
         if let Some(description) = self.sink.description() {
             description.products.push(product.clone());
+        }
+    }
+
+    /// Describes a norm of rows, where [`CudaArgs::describes`].
+    pub(crate) fn describe_norm(&mut self, norm: RowNorm) {
+        if let Some(description) = self.sink.description() {
+            description.norms.push(norm);
         }
     }
 

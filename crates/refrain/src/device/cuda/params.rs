@@ -331,23 +331,23 @@ macro_rules! params {
     (@type $type:ty, $own:literal) => {
         $own
     };
-    ($($(#[$meta:meta])* $vis:vis struct $name:ident $(<const $size:ident: usize>)? {
+    ($($(#[$meta:meta])* $vis:vis struct $name:ident $(<$(const $size:ident: usize),+>)? {
         $($(#[$doc:meta])* $field:ident: $type:ty $(= $own:literal)?,)*
     })*) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
         #[repr(C)]
-        $vis struct $name $(<const $size: usize>)? {
+        $vis struct $name $(<$(const $size: usize),+>)? {
             $($(#[$doc])* $vis $field: $type,)*
         }
 
-        impl $(<const $size: usize>)? $crate::device::cuda::Put for $name $(<$size>)? {
+        impl $(<$(const $size: usize),+>)? $crate::device::cuda::Put for $name $(<$($size),+>)? {
             fn put(&self, words: &mut $crate::device::cuda::Words<'_>) {
                 $($crate::device::cuda::Put::put(&self.$field, words);)*
             }
         }
 
-        impl $(<const $size: usize>)? $crate::device::cuda::Member for $name $(<$size>)? {
+        impl $(<$(const $size: usize),+>)? $crate::device::cuda::Member for $name $(<$($size),+>)? {
             const TYPE: &'static str = stringify!($name);
             const WORDS: usize = 0 $(+ <$type as $crate::device::cuda::Member>::WORDS)*;
 

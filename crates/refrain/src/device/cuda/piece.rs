@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::args::{CudaArgs, Sink};
 use super::kernel::{Constants, Grid, KernelSpec, Source};
+use super::norm::RowNorm;
 use super::params::Put;
 use super::product::{MmaKind, Product};
 use super::tail::Elements;
@@ -38,12 +39,13 @@ pub(crate) struct RandomWords {
     pub(crate) offset: u64,
 }
 
-/// What a launch does, where that can be said: it computes each of its results element by element, it is one product, or it
-/// ends with a kernel that takes a tail.
+/// What a launch does, where that can be said: it computes each of its results element by element, it is one product, it is a
+/// norm of rows, or it ends with a kernel that takes a tail.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Pieces(Vec<Piece>),
     Product(Box<Product>),
+    Norm(Box<RowNorm>),
     Elements(Box<dyn Elements>),
 }
 
@@ -52,7 +54,11 @@ pub(crate) enum Work {
 pub(crate) fn work(launch: &Launch<'_>, mma: MmaKind) -> Option<Work> {
     let mut describe = Describe { found: Description::default(), mma };
     launch.kernel.cuda(&mut CudaArgs::new(launch, &mut describe)).ok()?;
-    let Description { pieces, mut products, mut elements } = describe.found;
+    let Description { pieces, mut products, mut norms, mut elements } = describe.found;
+    if let Some(norm) = norms.pop() {
+        let is_all = pieces.is_empty() && products.is_empty() && norms.is_empty() && elements.is_empty();
+        return is_all.then(|| Work::Norm(norm.into()));
+    }
     if let Some(last) = elements.pop() {
         let is_all = pieces.is_empty() && products.is_empty() && elements.is_empty();
         return is_all.then_some(Work::Elements(last));
@@ -71,10 +77,11 @@ pub(crate) fn work(launch: &Launch<'_>, mma: MmaKind) -> Option<Work> {
 pub(crate) struct Description {
     pub(super) pieces: Vec<Piece>,
     pub(super) products: Vec<Product>,
+    pub(super) norms: Vec<RowNorm>,
     pub(super) elements: Vec<Box<dyn Elements>>,
 }
 
-/// Takes descriptions of elementwise kernels and products, and refuses all other work.
+/// Takes descriptions of elementwise kernels, products and norms of rows, and refuses all other work.
 struct Describe {
     found: Description,
     mma: MmaKind,
@@ -82,7 +89,7 @@ struct Describe {
 
 impl Describe {
     fn refuse<T>(op: &'static str) -> Result<T> {
-        Err(Error::internal(op, "it is neither elementwise nor a product"))
+        Err(Error::internal(op, "it is neither elementwise nor a product nor a norm"))
     }
 }
 

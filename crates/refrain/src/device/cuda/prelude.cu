@@ -116,6 +116,11 @@ template <typename T, typename C> DEVICE T from(C c) { return store_as<T>::of(c)
 // A sum that is rounded, whatever becomes of it.
 DEVICE float sum_of(float a, float b) { return __fadd_rn(a, b); }
 DEVICE double sum_of(double a, double b) { return __dadd_rn(a, b); }
+// A product that is rounded, and one that is added to `c` before it is rounded.
+DEVICE float product_of(float a, float b) { return __fmul_rn(a, b); }
+DEVICE double product_of(double a, double b) { return __dmul_rn(a, b); }
+DEVICE float product_plus(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE double product_plus(double a, double b, double c) { return __fma_rn(a, b, c); }
 
 // `N` elements that are loaded and stored at once.
 template <typename T, int N> struct __align__(sizeof(T) * N) vec { T at[N]; };

@@ -3,14 +3,15 @@
 
 use super::rows_of;
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
+use crate::device::cuda::{CudaArgs, FlatOperand, Grid, KernelSpec, Pointer, RowNorm, Source, params};
 use crate::error::Result;
 use crate::kernels::lanes::{self, Lanes, ROWS};
+use crate::kernels::norm::{self, NORM, NormArgs};
 use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, ReductionLaunch, room};
 use crate::tensor::DType;
 
-static FORWARD: Source = Source { name: "layer_norm", parts: &[ROWS, include_str!("forward.cu")] };
+static FORWARD: Source = Source { name: "layer_norm", parts: &[ROWS, NORM, include_str!("forward.cu")] };
 static BACKWARD: Source =
     Source { name: "layer_norm_backward", parts: &[STATE, ROWS, include_str!("backward.cu")] };
 static SUMS: Source =
@@ -20,21 +21,6 @@ static WIDE_BACKWARD: Source = Source { name: "layer_norm_wide", parts: &[includ
 const STATE: &str = include_str!("state.cu");
 
 params! {
-    struct LayerNormArgs {
-        x: Pointer = "const IN*",
-        weight: Pointer = "const PARAMETER*",
-        /// The weight where there is no bias.
-        bias: Pointer = "const PARAMETER*",
-        y: Pointer = "IN*",
-        inv: Pointer = "COMPUTE*",
-        mean: Pointer = "COMPUTE*",
-        /// 1 / width
-        share: f64,
-        eps: f64,
-        rows: i64,
-        width: i64,
-    }
-
     struct LayerNormBackwardArgs {
         x: Pointer = "const IN*",
         weight: Pointer = "const PARAMETER*",
@@ -78,37 +64,34 @@ fn constants(spec: KernelSpec, [dtype, parameters]: [DType; 2], centred: bool) -
 
 pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let (rows, width) = rows_of(args.read_shape(0));
+    let norm = RowNorm {
+        centred,
+        eps,
+        rows,
+        width,
+        x: FlatOperand::of(&args.input(0)),
+        weight: FlatOperand::of(&args.input(1)),
+        bias: FlatOperand::of(&args.input(if centred { 2 } else { 1 })),
+        y: FlatOperand::of(&args.output(0)),
+        inv: args.write(1),
+        mean: if centred { args.write(2) } else { Pointer::NOTHING },
+    };
+    if args.describes() {
+        args.describe_norm(norm);
+        return Ok(());
+    }
     if rows == 0 {
         return Ok(());
     }
-    let dtypes @ [dtype, parameters] = dtypes(args);
-    let bias = args.read(if centred { 2 } else { 1 });
-    let kernel_args = LayerNormArgs {
-        x: args.read(0),
-        weight: args.read(1),
-        bias,
-        y: args.write(0),
-        inv: args.write(1),
-        mean: if centred { args.write(2) } else { Pointer::NOTHING },
-        share: if width == 0 { 0.0 } else { 1.0 / width as f64 },
-        eps,
-        rows: rows as i64,
-        width: width as i64,
-    };
-    match Lanes::of(width, dtype.size()) {
+    let kernel_args = NormArgs::of(&norm);
+    match Lanes::of(width, norm.dtype().size()) {
         Some(lanes) => {
-            let spec = constants(KernelSpec::new(&FORWARD, "layer_norm"), dtypes, centred);
-            let operands = [
-                (kernel_args.x, dtype),
-                (kernel_args.y, dtype),
-                (kernel_args.weight, parameters),
-                (bias, parameters),
-            ];
-            let spec = lanes.constants(spec, operands.map(|(x, dtype)| (args.alignment(x), dtype)));
+            let spec = norm::constants(KernelSpec::new(&FORWARD, "layer_norm"), &norm);
+            let spec = lanes.constants(spec, norm::in_memory(&norm, args));
             args.kernel(spec, lanes.grid(rows), &kernel_args)
         }
         None => {
-            let spec = constants(KernelSpec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
+            let spec = norm::constants(KernelSpec::new(&WIDE, "layer_norm_wide"), &norm);
             args.kernel(spec, Grid::line(rows, WIDE_THREADS), &kernel_args)
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::device::Mode;
 use crate::device::cuda::{
-    Elements, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS as MAX_TAIL_SCALARS, Piece, Product,
+    Elements, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS as MAX_TAIL_SCALARS, Piece, Product, RowNorm,
 };
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::kernels::elementwise::chain::{MAX_AXES, MAX_SCALARS, MAX_VALUES};
@@ -20,22 +20,44 @@ pub(super) struct Group {
     touched: Vec<Touched>,
     /// The states of generators, with what is added to their counters.
     words: Vec<(Access, u64)>,
-    /// What the group begins with, if it takes a tail. The loop goes over its result.
+    /// What the group begins with, if it takes a tail or a norm. The loop goes over its result.
     begins: Option<Begins>,
+    /// The norm of rows that the group ends with.
+    ends: Option<Ends>,
     pieces: usize,
     scalars: usize,
 }
 
-/// What a launch that takes a tail touches besides tensors that have an element for each element of its result.
+/// What a launch that takes a tail or a norm touches besides tensors that have an element for each element of its result.
 #[derive(Clone, Debug)]
 struct Begins {
+    takes: Takes,
     /// Elements of a row of the result.
     n: usize,
     reads: Vec<Access>,
     writes: Vec<Access>,
 }
 
-/// The numbers of the operands of a launch that takes a tail that have an element for each element of its result.
+/// What may follow a launch in its kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Takes {
+    /// Elementwise kernels.
+    pub(super) tail: bool,
+    /// A norm of the rows of its result.
+    pub(super) norm: bool,
+}
+
+/// What a norm of rows touches.
+#[derive(Clone, Debug)]
+struct Ends {
+    width: usize,
+    /// Its rows.
+    x: Touched,
+    reads: Vec<Access>,
+    writes: Vec<Access>,
+}
+
+/// The numbers of the operands of a launch that takes a tail or a norm that have an element for each element of its result.
 #[derive(Clone, Copy)]
 pub(super) struct First {
     /// The result, and what is kept of it.
@@ -109,6 +131,7 @@ impl Group {
             touched: Vec::new(),
             words: Vec::new(),
             begins: None,
+            ends: None,
             pieces: pieces.len(),
             scalars: pieces.iter().map(|piece| piece.scalars.len()).sum(),
         };
@@ -127,13 +150,18 @@ impl Group {
         group.is_small().then_some(group)
     }
 
-    /// A group of one launch, which takes a tail.
-    pub(super) fn of_first(launch: &RecordedLaunch, first: First) -> Option<Group> {
+    /// A group without launches. Its loop has this shape.
+    fn empty(whole: &Shape) -> Group {
+        let (shape, touched, words) = (squeezed(whole), Vec::new(), Vec::new());
+        Group { shape, touched, words, begins: None, ends: None, pieces: 0, scalars: 0 }
+    }
+
+    /// A group of one launch, which takes a tail or a norm.
+    pub(super) fn of_first(launch: &RecordedLaunch, first: First, takes: Takes) -> Option<Group> {
         let First { result, kept, residual, row } = first;
         let whole = launch.writes[result].0.layout.shape();
-        let mut begins = Begins { n: row, reads: Vec::new(), writes: Vec::new() };
-        let (shape, touched, words) = (squeezed(whole), Vec::new(), Vec::new());
-        let mut group = Group { shape, touched, words, begins: None, pieces: 0, scalars: 0 };
+        let mut begins = Begins { takes, n: row, reads: Vec::new(), writes: Vec::new() };
+        let mut group = Group::empty(whole);
         for (i, access) in launch.reads.iter().enumerate() {
             match residual == Some(i) {
                 true => group.touch(access, whole, false)?,
@@ -148,6 +176,22 @@ impl Group {
         }
         group.begins = Some(begins);
         group.is_small().then_some(group)
+    }
+
+    /// A group of one launch, a norm of rows. It runs in the kernel that computes its rows, or alone.
+    pub(super) fn of_norm(launch: &RecordedLaunch, norm: &RowNorm) -> Option<Group> {
+        let x = norm.x.pointer.number();
+        let rows = &launch.reads[x];
+        let mut group = Group::empty(rows.layout.shape());
+        let replaces = launch.writes.iter().all(|(_, mode)| !adds(*mode));
+        let others = launch.reads.iter().enumerate().filter(|&(i, _)| i != x);
+        group.ends = Some(Ends {
+            width: norm.width,
+            x: Touched { access: ElementAccess::of(rows, &group.shape)?, writes: false },
+            reads: others.map(|(_, access)| access.clone()).collect(),
+            writes: launch.writes.iter().map(|(access, _)| access.clone()).collect(),
+        });
+        (replaces && norm.width > 0).then_some(group)
     }
 
     fn touch(&mut self, access: &Access, whole: &Shape, writes: bool) -> Option<()> {
@@ -186,27 +230,53 @@ impl Group {
         let fits = self.pieces <= MAX_PIECES
             && self.words.len() <= MAX_DRAWS
             && self.words.iter().all(|(state, _)| is_read_only(state));
-        fits && match &self.begins {
-            None => {
-                self.shape.rank() <= MAX_AXES
-                    && self.touched.len() <= MAX_VALUES
-                    && self.scalars <= MAX_SCALARS
+        fits && self.ends.as_ref().is_none_or(|ends| self.can_end_with(ends))
+            && match &self.begins {
+                None => {
+                    self.shape.rank() <= MAX_AXES
+                        && self.touched.len() <= MAX_VALUES
+                        && self.scalars <= MAX_SCALARS
+                }
+                Some(Begins { n, reads, writes, takes }) => {
+                    let is_beside = |known: &Touched| match known.writes {
+                        true => known.access.layout.is_contiguous(),
+                        false => products::reads(&known.access.layout, *n),
+                    };
+                    (takes.tail || self.pieces == 0)
+                        && self.touched.len() <= MAX_OPERANDS
+                        && self.scalars <= MAX_TAIL_SCALARS
+                        && self.touched.iter().all(is_beside)
+                        && reads.iter().all(is_read_only)
+                        && writes.iter().all(|write| {
+                            !self.touched.iter().any(|known| meets(known, write))
+                                && !self.words.iter().any(|(state, _)| state.overlaps(write))
+                        })
+                }
             }
-            Some(Begins { n, reads, writes }) => {
-                let is_beside = |known: &Touched| match known.writes {
-                    true => known.access.layout.is_contiguous(),
-                    false => products::reads(&known.access.layout, *n),
-                };
-                self.touched.len() <= MAX_OPERANDS
-                    && self.scalars <= MAX_TAIL_SCALARS
-                    && self.touched.iter().all(is_beside)
-                    && reads.iter().all(is_read_only)
-                    && writes.iter().all(|write| {
-                        !self.touched.iter().any(|known| meets(known, write))
-                            && !self.words.iter().any(|(state, _)| state.overlaps(write))
-                    })
-            }
-        }
+    }
+
+    /// Whether the rows of a norm are computed by others of the group, and nobody else touches what it writes.
+    fn can_end_with(&self, ends: &Ends) -> bool {
+        let Ends { width, x, reads, writes } = ends;
+        let Some(begins) = &self.begins else {
+            return false;
+        };
+        let meets =
+            |known: &Touched, other: &Access| known.access.meets(other.place, &other.layout, other.dtype);
+        let is_computed = self.touched.iter().any(|known| known.writes && known.access == x.access);
+        let others = || begins.reads.iter().chain(&begins.writes).chain(reads);
+        begins.takes.norm
+            && begins.n == *width
+            && is_computed
+            && reads.iter().all(|read| {
+                !self.touched.iter().any(|known| known.writes && meets(known, read))
+                    && !begins.writes.iter().any(|write| write.overlaps(read))
+            })
+            && writes.iter().all(|write| {
+                !self.touched.iter().any(|known| meets(known, write))
+                    && !others().any(|other| other.overlaps(write))
+                    && !self.words.iter().any(|(state, _)| state.overlaps(write))
+            })
     }
 
     /// The same launches with a loop of another shape. `None` if strides do not allow that.
@@ -214,21 +284,26 @@ impl Group {
         if &self.shape == shape {
             return Some(self.clone());
         }
-        let touched = self.touched.iter().map(|touched| {
+        let reshaped = |touched: &Touched| {
             let layout = touched.access.layout.reshape(shape)?;
             Some(Touched { access: ElementAccess { layout, ..touched.access.clone() }, ..*touched })
-        });
-        Some(Group { shape: shape.clone(), touched: touched.collect::<Option<_>>()?, ..self.clone() })
+        };
+        let touched = self.touched.iter().map(reshaped).collect::<Option<_>>()?;
+        let ends = match &self.ends {
+            Some(ends) => Some(Ends { x: reshaped(&ends.x)?, ..ends.clone() }),
+            None => None,
+        };
+        Some(Group { shape: shape.clone(), touched, ends, ..self.clone() })
     }
 
-    /// Whether it begins with a launch that takes a tail.
+    /// Whether it begins with a launch that takes a tail or a norm.
     pub(super) fn has_first(&self) -> bool {
         self.begins.is_some()
     }
 
-    /// Both in one loop, if that computes the same.
+    /// Both in one loop, if that computes the same. `other` runs first.
     pub(super) fn join(&self, other: &Group) -> Option<Group> {
-        let has_two = self.has_first() && other.has_first();
+        let has_two = self.has_first() && other.has_first() || self.ends.is_some() && other.ends.is_some();
         if self.shape.numel() != other.shape.numel() || has_two {
             return None;
         }
@@ -238,7 +313,18 @@ impl Group {
             None if self.begins.is_none() => (self.reshaped(&other.shape)?, other.clone()),
             None => return None,
         };
+        // A norm ends the kernel, so what it reads must be there before it.
+        let computes = |rows: &Touched| {
+            self.touched.iter().any(|touched| {
+                let ElementAccess { place, layout, dtype } = &rows.access;
+                touched.writes && touched.access.meets(*place, layout, *dtype)
+            })
+        };
+        if other.ends.as_ref().is_some_and(|ends| computes(&ends.x)) {
+            return None;
+        }
         whole.begins = whole.begins.or(other.begins);
+        whole.ends = whole.ends.or(other.ends);
         whole.pieces += other.pieces;
         whole.scalars += other.scalars;
         other.touched.into_iter().try_for_each(|touched| whole.add(touched))?;

@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 
 use super::group::{ElementAccess, First, Group, adds};
 use super::{Fusible, names};
-use crate::device::cuda::{CudaArgs, Elements, Gpu, Piece, Pointer, Product, Work};
+use crate::device::cuda::{CudaArgs, Elements, Gpu, Piece, Pointer, Product, RowNorm, Work};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::{Device, HostArgs, Kernel, Launch, Mode, OPERANDS, Operand, RESULTS, Storage};
 use crate::error::Result;
 use crate::kernels::elementwise::chain::{Chain, ChainPiece, ChainWords, Value};
-use crate::kernels::products::cuda::{self as products, Tail};
+use crate::kernels::products::cuda::{self as products, Followers, Tail};
 use crate::record::recorded::Recorded;
 use crate::recycled::Recycled;
 use crate::tensor::{DType, Layout, Shape};
@@ -31,8 +31,8 @@ struct Parts {
 /// How CUDA runs the parts.
 enum Fused {
     Chain(Chain),
-    /// A product, and the other parts behind it.
-    Product(Box<Product>, Tail),
+    /// A product, and the other parts behind it. The norm is the last.
+    Product(Box<Product>, Option<Tail>, Option<Box<RowNorm>>),
     Elements(Box<dyn Elements>, Tail),
 }
 
@@ -71,7 +71,9 @@ impl Kernel for FusedKernel {
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         match &self.0.kernel {
             Fused::Chain(chain) => chain.run(args),
-            Fused::Product(product, tail) => products::run_own(args, product, Some(tail)),
+            Fused::Product(product, tail, norm) => {
+                products::run_own(args, product, Followers { tail: tail.as_ref(), norm: norm.as_deref() })
+            }
             Fused::Elements(elements, tail) => elements.run(args, Some(tail)),
         }
     }
@@ -83,7 +85,7 @@ impl Kernel for FusedKernel {
     fn cuda_workspace(&self, _: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
         Ok(match &self.0.kernel {
             Fused::Chain(_) => 0,
-            Fused::Product(product, _) => products::own_workspace(gpu, product),
+            Fused::Product(product, ..) => products::own_workspace(gpu, product),
             Fused::Elements(elements, _) => elements.workspace(),
         })
     }
@@ -176,6 +178,7 @@ pub(super) fn build<'a>(
         let launch = &recorded.launches[n];
         match &fusible?.work {
             Work::Pieces(pieces) => build.add(launch, pieces)?,
+            Work::Norm(norm) => build.add_norm(launch, norm)?,
             work => {
                 build.add_first(launch, work)?;
                 workspace = launch.workspace.clone();
@@ -184,18 +187,25 @@ pub(super) fn build<'a>(
     }
     let parts = members.map(|(n, _)| build.part(&recorded.launches[n])).collect::<Option<Vec<_>>>()?;
     let op = names::name(parts.iter().map(|part| part.op));
-    let Build { values, accesses, words, pieces, first, inner, reads, writes, .. } = build;
+    let Build { values, accesses, words, pieces, first, norm, inner, reads, writes, .. } = build;
     let inner = inner.into_iter().map(|t| recorded.temporaries[t].bytes).collect();
     let chain = Chain::new(values, words, pieces);
     let kernel = match first {
         None => Fused::Chain(chain),
         Some((first, row, results)) => {
             let layouts = accesses.iter().map(|access| &access.layout);
-            let tail = Tail::new(chain, layouts, results, row)?;
+            let (normalised, norm) = norm.unzip();
+            let is_alone = chain.pieces.is_empty();
+            if is_alone && normalised != results[0] {
+                return None;
+            }
+            let tail = || Tail::new(chain, layouts, results, normalised, row);
+            let norm = norm.map(Box::new);
             match first {
-                Work::Product(product) => Fused::Product(product, tail),
-                Work::Elements(elements) => Fused::Elements(elements, tail),
-                Work::Pieces(_) => return None,
+                Work::Product(product) if is_alone => Fused::Product(product, None, norm),
+                Work::Product(product) => Fused::Product(product, Some(tail()?), norm),
+                Work::Elements(elements) if norm.is_none() => Fused::Elements(elements, tail()?),
+                Work::Elements(_) | Work::Pieces(_) | Work::Norm(_) => return None,
             }
         }
     };
@@ -221,6 +231,8 @@ struct Build<'a> {
     /// The launch that takes a tail, how many elements a row of its result has, and the numbers of the values of the result and
     /// of what it keeps.
     first: Option<(Work, usize, [Option<usize>; 2])>,
+    /// The norm that comes last, and the number of the value that it follows.
+    norm: Option<(usize, RowNorm)>,
     /// The temporaries that are not stored.
     inner: Vec<usize>,
     reads: Vec<Access>,
@@ -237,6 +249,7 @@ impl<'a> Build<'a> {
             words: Vec::new(),
             pieces: Vec::new(),
             first: None,
+            norm: None,
             inner: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
@@ -258,7 +271,7 @@ impl<'a> Build<'a> {
         let First { result, kept, residual, row } = match work {
             Work::Product(product) => First::product(product),
             Work::Elements(elements) => First::elements(&**elements),
-            Work::Pieces(_) => return None,
+            Work::Pieces(_) | Work::Norm(_) => return None,
         };
         // It runs before all pieces, so none may compute what it reads or writes.
         let is_computed = |build: &Build<'_>, v: usize| build.pieces.iter().any(|piece| piece.y == v);
@@ -293,9 +306,40 @@ impl<'a> Build<'a> {
         let moved = match work {
             Work::Product(product) => Work::Product(product.moved(&reads, &writes)?.into()),
             Work::Elements(elements) => Work::Elements(elements.moved(&reads, &writes)?),
-            Work::Pieces(_) => return None,
+            Work::Pieces(_) | Work::Norm(_) => return None,
         };
         self.first = Some((moved, row, results));
+        Some(())
+    }
+
+    fn add_norm(&mut self, launch: &RecordedLaunch, norm: &RowNorm) -> Option<()> {
+        let x = norm.x.pointer.number();
+        let value = self.known(&launch.reads[x])?;
+        let reads: Vec<Pointer> = launch
+            .reads
+            .iter()
+            .enumerate()
+            .map(|(i, access)| match i == x {
+                // The rows come from the kernel before.
+                true => Pointer::NOTHING,
+                false => Pointer::read(self.read_whole(access)),
+            })
+            .collect();
+        let mut writes = Vec::new();
+        for (access, mode) in &launch.writes {
+            match access.place {
+                // Nobody reads it: statistics, where there is no backward pass.
+                StorageRef::Temporary(t) if (self.is_inner)(access.place) => {
+                    self.inner.push(t);
+                    writes.push(Pointer::NOTHING);
+                }
+                _ => {
+                    self.writes.push((access.clone(), *mode));
+                    writes.push(Pointer::write(self.writes.len() - 1));
+                }
+            }
+        }
+        self.norm = Some((value, norm.moved(&reads, &writes)?));
         Some(())
     }
 

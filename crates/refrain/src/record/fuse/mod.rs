@@ -1,6 +1,7 @@
 //! Fuses launches: a launch that computes its results element by element joins those whose results it reads, so that an
 //! element passes through all of them in one kernel. The first of them may be a product of matrices, or another launch that
-//! takes a tail. What only they read is never stored.
+//! takes a tail. A norm of the rows of a product's result may be the last, where a block of the product computes whole rows. What
+//! only they read is never stored.
 //!
 //! A rule looks at launches and not at models: [`work`] asks the kernel of a launch what it computes for one element. A
 //! fused launch contains its parts. The CPU and the simulated GPU run the parts; CUDA runs one kernel with the same bits.
@@ -20,9 +21,9 @@ use crate::device::cuda::{MmaKind, Work, work};
 use crate::device::program::{RecordedLaunch, StorageRef};
 use crate::device::{Device, Storage};
 use crate::error::Result;
-use crate::kernels::products::cuda::takes_tail;
+use crate::kernels::products::cuda::{takes_norm, takes_tail};
 use crate::recycled::Recycled;
-use group::{First, Group};
+use group::{First, Group, Takes};
 
 /// The launches of a program after the pass.
 pub(super) struct Fused {
@@ -33,7 +34,7 @@ pub(super) struct Fused {
     pub(super) parts: Vec<Vec<usize>>,
 }
 
-/// A launch that computes its results element by element, or one that takes a tail.
+/// A launch that computes its results element by element, a norm of rows, or one that takes either of them.
 struct Fusible {
     work: Work,
     /// What it touches, as a group of one.
@@ -100,11 +101,15 @@ impl Fusible {
         let group = match &work {
             Work::Pieces(_) if launch.workspace.is_some() => None,
             Work::Pieces(pieces) => Group::of(launch, pieces),
-            Work::Product(product) if takes_tail(product, mma) => {
-                Group::of_first(launch, First::product(product))
+            Work::Product(product) => {
+                let takes = Takes { tail: takes_tail(product, mma), norm: takes_norm(product, mma) };
+                let first = (takes.tail || takes.norm).then(|| First::product(product));
+                first.and_then(|first| Group::of_first(launch, first, takes))
             }
-            Work::Elements(elements) => Group::of_first(launch, First::elements(&**elements)),
-            Work::Product(_) => None,
+            Work::Elements(elements) => {
+                Group::of_first(launch, First::elements(&**elements), Takes { tail: true, norm: false })
+            }
+            Work::Norm(norm) => Group::of_norm(launch, norm),
         };
         Some(Fusible { work, group: group? })
     }
@@ -141,7 +146,7 @@ fn temporaries(launch: &RecordedLaunch) -> SmallVec<[usize; 8]> {
 ///
 /// A launch can join the nodes that it waits for in two ways, and neither needs a search. A node that nobody waits for
 /// can run later: where the launch is. The last one of the nodes that a launch waits for can stay where it is, and
-/// the launch runs there instead. A launch that takes a tail joins nothing: others join it.
+/// the launch runs there instead. A launch that takes a tail joins nothing: others join it. A norm joins nothing but these.
 fn nodes(fusible: &[Option<Fusible>], waits: &[Vec<usize>]) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::with_capacity(waits.len());
     let mut node_of: Vec<usize> = Vec::with_capacity(waits.len());

@@ -5,7 +5,9 @@
 // to the working memory, for `gemm_sum` to gather; TAIL, whether elementwise kernels follow (tail.cu); HAS_BIAS,
 // HAS_RESIDUAL, ADDS, whether the product is added to C; KEEPS, whether it is also kept as it was before the activation;
 // STORES, whether C is written, or read by the tail alone; ALIGNED, whether four elements of a row can be loaded and stored at
-// once, so that a row has a multiple of four; EVEN, whether it has a multiple of what a block computes of it.
+// once, so that a row has a multiple of four; EVEN, whether it has a multiple of what a block computes of it; NORM, whether a norm
+// of its rows follows (norm.cu, in a namespace of its own), each of which a block has as a whole: it passes through shared
+// memory, with ROW_PITCH numbers from one row to the next.
 
 enum { NONE, RELU, GELU, GELU_TANH, SILU };
 
@@ -18,7 +20,26 @@ DEVICE Begun begin(const Job&) { return {}; }
 template <int N> struct Operands {};
 template <int N, bool WHOLE> DEVICE Operands<N> fetch(const Job&, i64, int, int) { return {}; }
 template <int N, bool WHOLE, typename T>
-DEVICE void follow(const Job&, const Begun&, i64, int, int, const Operands<N>&, const vec<T, N>&, const vec<T, N>&) {}
+DEVICE vec<T, N> follow(const Job&, const Begun&, i64, int, int, const Operands<N>&, const vec<T, N>& c, const vec<T, N>&) { return c; }
+}
+#endif
+
+// The rows of a block's tile in shared memory, for the norm.
+#if NORM
+namespace row_norm {
+struct Rows {
+    Number* tile;
+    int first;
+    template <int W> DEVICE void hold(int row, int col, const vec<Number, W>& v) const {
+        store<W>(tile + (row - first) * ROW_PITCH + col, v);
+    }
+};
+}
+#else
+namespace row_norm {
+struct Rows {
+    template <int W, typename T> DEVICE void hold(int, int, const vec<T, W>&) const {}
+};
 }
 #endif
 
@@ -28,8 +49,8 @@ template <int W> struct Beside {
     tail::Operands<W> tail;
 };
 
-// The part of C that a block computes, and what its tail begins with, once the block has taken its turn.
-struct Place { i64 batch; int split, tile_m, tile_n; tail::Begun tail; };
+// The part of C that a block computes; what its tail begins with, once the block has taken its turn; and its rows for the norm.
+struct Place { i64 batch; int split, tile_m, tile_n; tail::Begun tail; row_norm::Rows rows; };
 
 DEVICE Place place(const Job& j) {
     u32 rest = blockIdx.x, tiles_n = (u32)j.tiles_n, tiles_m = (u32)j.tiles_m, splits = (u32)j.splits;
@@ -135,12 +156,12 @@ DEVICE void read_beside(const Job& j, i64 at, int col, Beside<W>* beside) {
     }
 }
 
-// Writes groups of adjacent elements of a row of C, the first at `at`: activation(v + bias) + added. The tail follows. Sums
+// Writes groups of adjacent elements of row `row` of C, the first at `at`: activation(v + bias) + added. The tail follows. Sums
 // are rounded by themselves: the compiler must not contract them with a product of the activation, because what it would
 // contract depends on the text around it.
 template <int COUNT, int W, int STEP>
 DEVICE void complete(
-    const Job& j, const tail::Begun& begun, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], Beside<W>* beside
+    const Job& j, const Place& p, i64 at, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], Beside<W>* beside
 ) {
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
@@ -162,7 +183,7 @@ DEVICE void complete(
         }
         vec<C_TYPE, W> c = round_all<C_TYPE, W>(v[g]);
         if (STORES) write_row<C_TYPE, W>(j.c, at + step, there, c);
-        tail::follow<W, ALIGNED>(j, begun, at, step, there, beside[g].tail, c, kept);
+        p.rows.hold<W>(row, col + step, tail::follow<W, ALIGNED>(j, p.tail, at, step, there, beside[g].tail, c, kept));
     }
 }
 
@@ -175,7 +196,7 @@ DEVICE void finish(
 ) {
     i64 at = place_of(j, p, row, col);
     if (!PARTIAL) {
-        complete<COUNT, W, STEP>(j, p.tail, at, col, v, bias, beside);
+        complete<COUNT, W, STEP>(j, p, at, row, col, v, bias, beside);
         return;
     }
     i64 start = p.split * (j.batches * j.m * j.n);

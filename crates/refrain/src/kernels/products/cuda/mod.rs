@@ -13,5 +13,5 @@ pub(crate) const FORMS: &str = include_str!("forms.cu");
 /// Products of tiles in shared memory. It follows [`FORMS`] and the types of the tiles.
 pub(crate) const FRAGMENTS: &str = include_str!("fragments.cu");
 
-pub(crate) use plan::{own_workspace, run, run_own, sums_beside, workspace};
-pub(crate) use tail::{Tail, reads, takes_tail};
+pub(crate) use plan::{Followers, own_workspace, run, run_own, sums_beside, workspace};
+pub(crate) use tail::{Tail, reads, takes_norm, takes_tail};

@@ -10,10 +10,11 @@ use crate::activation::Activation;
 use crate::device::cuda::cublaslt;
 use crate::device::cuda::{
     CudaArgs, FlatOperand, Following, Gpu, Grid, KernelSpec, MMA, MatrixOperand, MmaKind, Pointer, Product,
-    Source, TailArgs, WGMMA, padded, params,
+    RowNorm, Source, TailArgs, WGMMA, padded, params,
 };
 use crate::error::{Error, Result};
 use crate::kernels::activations::ACTIVATIONS;
+use crate::kernels::norm::{self, NormArgs};
 use crate::tensor::DType;
 
 const COMMON: &str = include_str!("common.cu");
@@ -52,10 +53,14 @@ const SMALL_MATRIX: usize = 32 << 10;
 const TAIL_ELEMENTS: usize = 4;
 /// The maximum number of numbers of C in a tile with a tail.
 const MOST_NUMBERS_WITH_TAIL: usize = 64 * 64;
+/// The same with a norm, which waits for nothing but its parameters.
+const MOST_NUMBERS_WITH_NORM: usize = 128 * 64;
+/// A lane writes so many adjacent elements of C, and four lanes write them side by side.
+const ELEMENTS_SIDE_BY_SIDE: usize = 16;
 
 params! {
     /// The arguments of the kernels of matrix products.
-    struct Job<const TAILS: usize> {
+    struct Job<const TAILS: usize, const NORMS: usize> {
         /// Nothing for what there is not.
         a: Pointer,
         b: Pointer,
@@ -87,7 +92,16 @@ params! {
         add_sums: i64,
         /// Of a kernel with a tail one.
         tail: [TailArgs; TAILS],
+        /// Of a kernel with a norm one.
+        norm: [NormArgs; NORMS],
     }
+}
+
+/// What follows a product in its kernel: elementwise kernels, and then a norm of the rows.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Followers<'a> {
+    pub(crate) tail: Option<&'a Tail>,
+    pub(crate) norm: Option<&'a RowNorm>,
 }
 
 /// How our own kernels compute a product.
@@ -139,6 +153,27 @@ impl GemmPlan {
     /// one. Parts are gathered by a kernel of its own, which has small blocks.
     pub(super) fn hides_tail(&self) -> bool {
         self.cut.parts > 1 || self.way.numbers() <= MOST_NUMBERS_WITH_TAIL
+    }
+
+    /// Whether a block has whole rows of C, and room to pass them through shared memory to a norm. Of larger tiles, a
+    /// multiprocessor has one, so that nothing else runs meanwhile.
+    pub(super) fn has_rows(&self, p: &Product) -> bool {
+        let has_tiles = matches!(self.way, GemmKernel::Tensor { .. } | GemmKernel::Groups { .. });
+        has_tiles
+            && self.cut.parts == 1
+            && p.n <= self.way.tile().0[1]
+            && self.way.numbers() <= MOST_NUMBERS_WITH_NORM
+    }
+
+    /// Elements from one row in shared memory to the next: an odd multiple of what is written side by side, so that rows that
+    /// are written at once lie in different banks.
+    fn row_pitch(&self) -> usize {
+        ((self.way.tile().0[1] / ELEMENTS_SIDE_BY_SIDE) | 1) * ELEMENTS_SIDE_BY_SIDE
+    }
+
+    /// Bytes of a tile's rows in shared memory.
+    fn row_bytes(&self, norm: &RowNorm) -> usize {
+        self.way.tile().0[0] * self.row_pitch() * norm.dtype().size()
     }
 
     fn blocks(&self, p: &Product) -> usize {
@@ -264,7 +299,13 @@ impl GemmPlan {
         })
     }
 
-    fn job<const TAILS: usize>(&self, p: &Product, partial: Pointer, tail: [TailArgs; TAILS]) -> Job<TAILS> {
+    fn job<const TAILS: usize, const NORMS: usize>(
+        &self,
+        p: &Product,
+        partial: Pointer,
+        tail: [TailArgs; TAILS],
+        norm: [NormArgs; NORMS],
+    ) -> Job<TAILS, NORMS> {
         let pointer = |x: Option<FlatOperand>| x.map_or(Pointer::NOTHING, |x| x.pointer);
         Job {
             a: p.a.pointer,
@@ -292,6 +333,7 @@ impl GemmPlan {
             b_batch: padded(&p.b.batch, 0),
             add_sums: p.sums.is_some_and(|s| s.1).into(),
             tail,
+            norm,
         }
     }
 }
@@ -410,12 +452,13 @@ pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
     }
     match args.library_product(product)? {
         true => Ok(()),
-        false => run_own(args, product, None),
+        false => run_own(args, product, Followers::default()),
     }
 }
 
-/// Runs a product by our own kernels, with a tail if it [`takes_tail`](super::takes_tail).
-pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, tail: Option<&Tail>) -> Result<()> {
+/// Runs a product by our own kernels, with a tail if it [`takes_tail`](super::takes_tail), and with a norm if it
+/// [`takes_norm`](super::takes_norm).
+pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, followers: Followers<'_>) -> Result<()> {
     const OP: &str = "matmul";
     if product.is_empty() {
         return Ok(());
@@ -423,7 +466,7 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, tail: Option<&
     let mma = args.mma();
     for p in &product.steppable() {
         let mut plan = GemmPlan::of(p, mma);
-        plan.aligned &= tail.is_none_or(|tail| tail.is_aligned(args, TAIL_ELEMENTS));
+        plan.aligned &= followers.tail.is_none_or(|tail| tail.is_aligned(args, TAIL_ELEMENTS));
         let countable =
             plan.blocks(p) <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
         if !countable {
@@ -442,20 +485,39 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, tail: Option<&
         let partial = args.workspace();
         let (mut spec, mut grid) = (plan.spec(p), plan.grid(p));
         if let Some((gather, gather_grid)) = plan.gather(p) {
-            args.kernel(without_tail(spec), grid, &plan.job(p, partial, []))?;
+            args.kernel(followed(spec, false, false), grid, &plan.job(p, partial, [], []))?;
             (spec, grid) = (gather, gather_grid);
         }
-        match tail {
-            None => args.kernel(without_tail(spec), grid, &plan.job(p, partial, []))?,
-            Some(tail) => {
-                let spec = spec.flag("TAIL", true).ahead(tail.text());
-                args.kernel(spec, grid, &plan.job(p, partial, [tail.args(args)]))?;
+        let Followers { tail, norm } = followers;
+        spec = followed(spec, tail.is_some(), norm.is_some());
+        if let Some(norm) = norm {
+            if !plan.has_rows(p) {
+                // Kernels that are only looked at may be those of another GPU, which has other tiles.
+                if !args.runs() {
+                    return Ok(());
+                }
+                return Err(Error::internal(OP, "no block has whole rows for the norm"));
             }
+            let bytes = plan.row_bytes(norm);
+            spec = spec.int("ROW_PITCH", plan.row_pitch() as i64).int("ROW_BYTES", bytes as i64);
+            grid.shared = grid.shared.max(bytes as u32);
+        }
+        let texts = [tail.map(|tail| tail.text()), norm.and_then(|norm| norm::text(norm, args))];
+        spec = match &texts {
+            [None, None] => spec,
+            [Some(text), None] | [None, Some(text)] => spec.ahead(text.clone()),
+            [Some(tail), Some(norm)] => spec.ahead([&**tail, norm].concat().into()),
+        };
+        match (tail.map(|tail| tail.args(args)), norm.map(NormArgs::of)) {
+            (None, None) => args.kernel(spec, grid, &plan.job(p, partial, [], []))?,
+            (Some(tail), None) => args.kernel(spec, grid, &plan.job(p, partial, [tail], []))?,
+            (None, Some(norm)) => args.kernel(spec, grid, &plan.job(p, partial, [], [norm]))?,
+            (Some(tail), Some(norm)) => args.kernel(spec, grid, &plan.job(p, partial, [tail], [norm]))?,
         }
     }
     Ok(())
 }
 
-fn without_tail(spec: KernelSpec) -> KernelSpec {
-    spec.flag("TAIL", false)
+fn followed(spec: KernelSpec, has_tail: bool, has_norm: bool) -> KernelSpec {
+    spec.flag("TAIL", has_tail).flag("NORM", has_norm)
 }

@@ -59,7 +59,9 @@ KERNEL_THAT_WAITS(gemm_sum, Job, j, __launch_bounds__(THREADS)) {
         int col = total >> 32 ? (int)(at % j.n) : (int)((u32)at % (u32)j.n);
         biases<1, EACH, EACH>(j, col, bias);
         read_beside<1, EACH, EACH>(j, at, col, beside);
-        complete<1, EACH, EACH>(j, tail::begin(j), at, col, v, bias, beside);
+        Place p = {};
+        p.tail = tail::begin(j);
+        complete<1, EACH, EACH>(j, p, at, 0, col, v, bias, beside);
         return;
     }
     SUMS_TYPE* to = reinterpret_cast<SUMS_TYPE*>(j.sums) + (group - groups);

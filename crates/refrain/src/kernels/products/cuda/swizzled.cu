@@ -122,6 +122,6 @@ KERNEL_THAT_WAITS(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL &
         wait_for_groups<FRAGS_N, 1>(acc[0]);
     }
     wait_for_groups<FRAGS_N, 0>(acc[0]);
-    finish_block(j, p, acc);
+    finish_block(j, p, acc, memory);
     if (sums) rows.finish(j, p, memory);
 }

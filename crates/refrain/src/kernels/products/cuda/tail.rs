@@ -26,6 +26,8 @@ pub(crate) struct Tail {
     reaches: Vec<Reach>,
     /// The values that the first kernel computes: C, and what it keeps.
     results: [Option<usize>; 2],
+    /// The value that is passed on to a norm.
+    normalised: Option<usize>,
     text: OnceLock<Arc<str>>,
 }
 
@@ -62,6 +64,12 @@ pub(crate) fn takes_tail(p: &Product, mma: MmaKind) -> bool {
     !cublaslt::suits(p) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).hides_tail()
 }
 
+/// Whether a norm of the rows of a product's result can follow in the product's kernel: where our own kernel computes it, in
+/// tiles as wide as the rows.
+pub(crate) fn takes_norm(p: &Product, mma: MmaKind) -> bool {
+    !cublaslt::suits(p) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).has_rows(p)
+}
+
 /// Whether the tail of a product whose rows have `n` elements can read an operand, given its layout in the shape of C.
 pub(crate) fn reads(layout: &Layout, n: usize) -> bool {
     Reach::of(layout, n).is_some()
@@ -69,15 +77,16 @@ pub(crate) fn reads(layout: &Layout, n: usize) -> bool {
 
 impl Tail {
     /// `layouts` are those of the values of the chain, in the shape of C. `results` are the numbers of C and of what the
-    /// product keeps. `None` if it can't be made.
+    /// product keeps, `normalised` is that of what a norm follows. `None` if it can't be made.
     pub(crate) fn new<'a>(
         chain: Chain,
         layouts: impl Iterator<Item = &'a Layout>,
         results: [Option<usize>; 2],
+        normalised: Option<usize>,
         n: usize,
     ) -> Option<Tail> {
         let reaches = layouts.map(|layout| Reach::of(layout, n)).collect::<Option<_>>()?;
-        let tail = Tail { chain, reaches, results, text: OnceLock::new() };
+        let tail = Tail { chain, reaches, results, normalised, text: OnceLock::new() };
         let scalars = tail.chain.scalars().0.len();
         let fits = tail.operands().len() <= MAX_OPERANDS
             && scalars <= MAX_SCALARS
@@ -160,7 +169,7 @@ impl Tail {
     fn write_follow(&self, numbers: &[usize], text: &mut String) {
         text.push_str(
             "template <int N, bool WHOLE, typename J, typename C>\n\
-             DEVICE void follow(\n    \
+             DEVICE auto follow(\n    \
                  const J& j, const Begun& begun, i64 at, int step, int there, const Operands<N>& o, const vec<C, N>& c, const vec<C, N>& kept\n\
              ) {\n    \
                  const auto& e = j.tail[0];\n",
@@ -182,7 +191,10 @@ impl Tail {
         for (k, v) in self.operands().into_iter().enumerate().filter(|&(_, v)| self.is_stored(v)) {
             let _ = writeln!(text, "    keep<WHOLE>(e.operands[{k}], at + step, there, v{v});");
         }
-        text.push_str("}\n");
+        let _ = match self.normalised {
+            Some(v) => writeln!(text, "    return v{v};\n}}"),
+            None => writeln!(text, "    return c;\n}}"),
+        };
     }
 }
 

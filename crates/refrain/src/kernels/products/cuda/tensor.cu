@@ -59,7 +59,7 @@ KERNEL_THAT_WAITS(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
         }
     }
 
-    finish_block(j, p, acc);
+    finish_block(j, p, acc, memory);
     if (sums) finish_sum(j, p, row0 + threadIdx.x, sum);
     if (SUMS_BY_PRODUCTS && p.tile_n == 0 && col == 0 && (threadIdx.x & 3) == 0) {
         #pragma unroll

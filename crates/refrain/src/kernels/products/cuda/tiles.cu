@@ -120,10 +120,35 @@ DEVICE void finish_tile(
     }
 }
 
-// Writes a block's tile.
-DEVICE void finish_block(const Job& j, const Place& p, float (*acc)[FRAGS_N][4]) {
+#if NORM
+static_assert(TILE_M * ROW_PITCH * (int)sizeof(row_norm::Number) <= ROW_BYTES && ROW_PITCH >= TILE_N, "the launch has room for rows");
+
+// Writes the norm of the rows that the block holds. Lanes take rows in turn.
+DEVICE void finish_rows(const Job& j, const Place& p) {
+    const row_norm::FromRegisters parameters(j.norm[0]);
+    __syncthreads();
+    constexpr int AT_ONCE = BLOCK_THREADS / row_norm::ROW_LANES;
+    // Some rows at a time, so that one does not wait for the sums of another.
+    #pragma unroll 4
+    for (int begin = 0; begin < TILE_M; begin += AT_ONCE) {
+        int at = begin + (int)threadIdx.x / row_norm::ROW_LANES, row = p.rows.first + at;
+        bool live = at < TILE_M && row < j.m;
+        row_norm::normalise(j.norm[0], p.batch * j.m + row, live, p.rows.tile + at * ROW_PITCH, parameters);
+    }
+}
+#endif
+
+// Writes a block's tile. Nothing that is in `memory` may be needed by this thread any more.
+DEVICE void finish_block(const Job& j, Place& p, float (*acc)[FRAGS_N][4], unsigned char* memory) {
     int col = p.tile_n * TILE_N + warp_col() + lane_column();
     float bias[GROUPS][LANE_COLUMNS];
     lane_biases(j, col, bias);
+#if NORM
+    p.rows = {reinterpret_cast<row_norm::Number*>(memory), p.tile_m * TILE_M};
+    __syncthreads();
+#endif
     finish_tile(j, p, p.tile_m * TILE_M + warp_row(), col, acc, bias);
+#if NORM
+    finish_rows(j, p);
+#endif
 }

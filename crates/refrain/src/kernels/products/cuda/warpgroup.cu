@@ -221,7 +221,7 @@ KERNEL_THAT_WAITS(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
         }
     }
 
-    finish_block(j, p, acc);
+    finish_block(j, p, acc, memory);
     if (sums) {
         #pragma unroll
         for (int h = 0; h < 2; h++) {
