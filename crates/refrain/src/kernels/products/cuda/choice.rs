@@ -444,6 +444,28 @@ mod tests {
     }
 
     #[test]
+    fn a_block_has_whole_rows_of_narrow_products_that_are_not_split() {
+        use super::super::plan::GemmPlan;
+
+        let has_rows = |dtype, sizes, mma| {
+            let p = product(dtype, sizes, true);
+            GemmPlan::of(&p, mma).has_rows(&p)
+        };
+        for mma in [MmaKind::Warp, MmaKind::WarpGroup] {
+            for (m, n, k) in
+                [6_400, 36_736].into_iter().flat_map(|m| [(m, 16, 128), (m, 48, 48), (m, 64, 64)])
+            {
+                assert!(has_rows(DType::F32, [m, n, k], mma), "{m} {n} {k}");
+                assert!(has_rows(DType::BF16, [m, n, k], mma), "{m} {n} {k}");
+                assert!(!has_rows(DType::F64, [m, n, k], mma), "{m} {n} {k}");
+            }
+            assert!(!has_rows(DType::BF16, [6_400, 136, 64], mma), "two tiles, or one that is too large");
+            assert!(!has_rows(DType::BF16, [40, 64, 40_000], mma), "parts of k");
+            assert!(!has_rows(DType::F32, [6_400, 2, 64], mma), "a few columns");
+        }
+    }
+
+    #[test]
     fn groups_of_warps_take_what_lies_as_they_need_it() {
         let groups = |p: &Product| matches!(GemmKernel::of(p, MmaKind::WarpGroup), GemmKernel::Groups { .. });
         for dtype in [DType::F32, DType::F16, DType::BF16] {
