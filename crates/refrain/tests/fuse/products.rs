@@ -375,3 +375,26 @@ fn only_a_tail_may_read_what_a_product_keeps_for_its_gradient() {
         }
     }
 }
+
+#[test]
+fn a_tail_may_read_rows_that_repeat() {
+    for device in devices() {
+        for (dtype, n) in
+            [(DType::F32, 32), (DType::BF16, 32), (DType::F16, 36), (DType::F64, 7), (DType::F32, 45)]
+        {
+            let [x, w] = [vec![12, 5, 16], vec![n, 16]].map(|shape| filled(&shape, dtype, 0, &device));
+            let positions = filled(&[5, n], dtype, 1, &device);
+            let columns = filled(&[5, 1], dtype, 2, &device);
+            let linear = || x.linear(&w, None, Activation::None, None);
+            let table = with_the_bits_of_eager_code(&device, || Ok(vec![linear()?.add(&positions)?.tanh()?]));
+            let fuses = fusing().any(|fusing| fusing == device);
+            assert_eq!(table.contains("fused(linear, add, tanh)"), fuses, "{table}");
+            // One number for each row, and rows of which each repeats before the next one.
+            let table = with_the_bits_of_eager_code(&device, || Ok(vec![linear()?.add(&columns)?]));
+            assert!(!starts_with_a_product(&table), "{table}");
+            let slow = filled(&[12, 1, n], dtype, 3, &device);
+            let table = with_the_bits_of_eager_code(&device, || Ok(vec![linear()?.add(&slow)?]));
+            assert!(!starts_with_a_product(&table), "{table}");
+        }
+    }
+}

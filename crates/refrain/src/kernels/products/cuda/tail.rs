@@ -38,6 +38,8 @@ enum Reach {
     All,
     /// A row for all rows.
     Row,
+    /// So many, whole rows, again and again.
+    Period(usize),
     /// One for all.
     One,
 }
@@ -48,12 +50,19 @@ impl Reach {
         if layout.is_contiguous() {
             return Some(Reach::All);
         }
-        let mut axes = layout.shape().iter().zip(layout.strides()).filter(|(d, _)| **d > 1).rev();
-        let last = axes.next()?;
-        match (last, axes.all(|(_, &step)| step == 0)) {
-            ((_, 0), true) => Some(Reach::One),
-            ((&d, 1), true) if d == n => Some(Reach::Row),
-            _ => None,
+        let axes = layout.shape().iter().zip(layout.strides()).filter(|(d, _)| **d > 1).rev();
+        let (mut period, mut repeats) = (1, false);
+        for (&d, &step) in axes {
+            match step {
+                0 => repeats = true,
+                step if step == period && !repeats => period *= d,
+                _ => return None,
+            }
+        }
+        match period {
+            1 => Some(Reach::One),
+            _ if period == n => Some(Reach::Row),
+            _ => period.is_multiple_of(n).then_some(Reach::Period(period)),
         }
     }
 }
@@ -155,6 +164,10 @@ impl Tail {
                 Reach::Row => {
                     writeln!(loads, "    o.v{v} = some<{dtype}_t, N, WHOLE>(e.operands[{k}], col, there);")
                 }
+                Reach::Period(period) => writeln!(
+                    loads,
+                    "    o.v{v} = some<{dtype}_t, N, WHOLE>(e.operands[{k}], (i64)((u64)at % {period}), there);"
+                ),
                 Reach::One => writeln!(loads, "    o.v{v} = one<{dtype}_t, N>(e.operands[{k}]);"),
             };
         }
