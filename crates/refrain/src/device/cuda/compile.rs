@@ -21,8 +21,15 @@ pub(super) fn version() -> Result<(i32, i32), Failure> {
     Ok((major, minor))
 }
 
-/// The compiler options, except the architecture.
-pub(super) const OPTIONS: &[&str] = &["--std=c++17"];
+/// The options of a compiler of this version, except the architecture.
+pub(super) fn options(version: (i32, i32)) -> &'static [&'static str] {
+    // `--minimal` leaves out the declarations of textures and of CUDA's host interface, which no kernel uses. The compiler
+    // reads them again for each kernel, and only one of its threads at a time reads source text.
+    if version >= MINIMAL_SINCE { &["--std=c++17", "--minimal"] } else { &["--std=c++17"] }
+}
+
+/// The first version that knows `--minimal`.
+const MINIMAL_SINCE: (i32, i32) = (12, 4);
 
 /// Compiles a kernel source, as `REFRAIN_KERNELS=DIR` makes operations write it, for an architecture such as `sm_90a`
 /// (compute capability 9.0; its own instructions need the `a`). It needs NVRTC and no GPU. Returns the messages of
@@ -51,11 +58,11 @@ impl NvrtcProgram {
         architecture: &str,
         options: &[&str],
     ) -> Result<NvrtcProgram, Failure> {
-        library::nvrtc()?;
+        let own = self::options(version()?);
         let c_string = |s: &str| CString::new(s).map_err(|_| "a kernel's text holds a zero byte".to_string());
         let (text, name) = (c_string(text)?, c_string(name)?);
         let options: Vec<CString> = std::iter::once(format!("--gpu-architecture={architecture}"))
-            .chain(OPTIONS.iter().chain(options).map(|o| o.to_string()))
+            .chain(own.iter().chain(options).map(|o| o.to_string()))
             .map(|o| c_string(&o))
             .collect::<Result<_, _>>()?;
         let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
@@ -117,4 +124,15 @@ fn message(result: nvrtcResult) -> String {
 
 fn check(call: &str, result: nvrtcResult) -> Result<(), Failure> {
     if result == nvrtcResult::NVRTC_SUCCESS { Ok(()) } else { Err(format!("{call}: {}", message(result))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_gets_only_options_that_it_knows() {
+        assert!(!options((12, 3)).contains(&"--minimal"));
+        assert!(options((12, 4)).contains(&"--minimal") && options((13, 0)).contains(&"--minimal"));
+    }
 }

@@ -151,7 +151,7 @@ fn machine_code(context: &Context, spec: &KernelSpec) -> std::result::Result<Vec
     let architecture = context.architecture();
     let (major, minor) = compile::version()?;
     let version = format!("{major}.{minor}");
-    let options = compile::OPTIONS.join(" ");
+    let options = compile::options((major, minor)).join(" ");
     let key: [&[u8]; 4] = [text.as_bytes(), options.as_bytes(), architecture.as_bytes(), version.as_bytes()];
     let cache = Cache::open();
     if let Some(code) = cache.and_then(|c| c.get(CUBIN, &key)) {
