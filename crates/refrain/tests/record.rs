@@ -4,7 +4,7 @@ mod common;
 
 use common::training::{Model, batch};
 use common::{devices, simulators};
-use refrain::{Device, Step};
+use refrain::{Device, Error, Profile, Simulator, Step};
 
 /// Steps until the learning rate has come down.
 const STEPS: u64 = 180;
@@ -56,4 +56,55 @@ fn recorded_training_is_that_of_the_cpu_in_every_order_of_the_branches() {
         }
         step.finish().unwrap();
     }
+}
+
+#[test]
+fn a_step_recorded_ahead_has_run_nothing_and_then_does_what_another_one_does() {
+    for device in devices() {
+        let (model, ahead) = (Model::new(&device, STEPS), Model::new(&device, STEPS));
+        let mut step = Step::new(&device, |b| Ok(vec![model.train(&b[0], &b[1])?]));
+        let mut recorded = Step::new(&device, |b| Ok(vec![ahead.train(&b[0], &b[1])?]));
+        let before = ahead.state();
+        [8, 3, 8].iter().for_each(|&size| recorded.record_ahead(&batch(0, size, &device)).unwrap());
+        assert_eq!((recorded.programs(), recorded.recordings(), recorded.replays()), (2, 4, 0));
+        assert_eq!(ahead.state(), before);
+        recorded.check().unwrap();
+        for i in 0..6 {
+            let b = batch(i, if i % 3 == 2 { 3 } else { 8 }, &device);
+            let loss = step.call(&b).unwrap().to_scalar::<f32>(0).unwrap();
+            let same = recorded.call(&b).unwrap().to_scalar::<f32>(0).unwrap();
+            assert_eq!((same.to_bits(), ahead.state()), (loss.to_bits(), model.state()), "step {i}");
+        }
+        assert_eq!((recorded.programs(), recorded.replays()), (2, 6));
+        recorded.finish().unwrap();
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn what_changed_after_a_step_was_recorded_ahead_is_found_at_its_first_calls() {
+    for device in devices() {
+        let factor = std::cell::Cell::new(2.0);
+        let mut step = Step::new(&device, |x| Ok(vec![x[0].mul_scalar(factor.get())?]));
+        let x = batch(0, 8, &device);
+        step.record_ahead(&x).unwrap();
+        factor.set(3.0);
+        let calls = [step.call(&x).map(drop), step.call(&x).map(drop)];
+        assert!(matches!(calls, [_, Err(Error::RecordingChanged { .. })]), "{calls:?}");
+        factor.set(2.0);
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn a_program_that_the_driver_refuses_after_it_was_recorded_ahead_is_recorded_again() {
+    let device = Simulator::new(Profile::Discrete).invalidate_capture_at(1).device();
+    let mut step = Step::new(&device, |x| Ok(vec![x[0].square()?]));
+    let x = batch(0, 8, &device);
+    step.record_ahead(&x).unwrap();
+    assert!(matches!(step.call(&x).map(drop), Err(Error::Device { .. })));
+    assert_eq!(step.programs(), 0);
+    step.call(&x).unwrap();
+    assert_eq!((step.programs(), step.recordings()), (1, 4));
+    step.finish().unwrap();
 }

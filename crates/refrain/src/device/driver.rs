@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::device::communicator::CommunicatorId;
-use crate::device::cuda::{MmaKind, Nccl};
+use crate::device::cuda::{Hired, MmaKind, Nccl};
 use crate::device::launch::Launch;
 use crate::device::pieces::{self, Fill};
 use crate::device::program::{Bound, Executable, LaunchByLaunch};
@@ -140,6 +140,11 @@ pub(crate) trait Driver: Send + Sync {
     /// Whether each temporary of a program gets its own block. This finds kernels that write next to theirs.
     fn keeps_temporaries_apart(&self) -> bool {
         false
+    }
+
+    /// Begins in the background what [`Driver::compile`] of this program will wait for.
+    fn compile_ahead(&self, _program: &Bound<'_>) -> Option<Hired> {
+        None
     }
 
     /// Prepares a recorded program, so that it can run again and again.

@@ -28,7 +28,7 @@ pub(crate) use args::HostArgs;
 pub(crate) use communicator::CollectiveCall;
 pub use communicator::{Communicator, CommunicatorId, CommunicatorOptions, HostTransport, ReduceOp};
 pub use cpu::parallel::on_one_thread;
-pub(crate) use cuda::CudaArgs;
+pub(crate) use cuda::{CudaArgs, Hired};
 pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;
 pub(crate) use driver::{Driver, KernelSet};
@@ -295,6 +295,11 @@ impl Device {
 
     pub(crate) fn keeps_temporaries_apart(&self) -> bool {
         self.0.driver.keeps_temporaries_apart()
+    }
+
+    /// Begins in the background what [`Device::compile`] of this program will wait for.
+    pub(crate) fn compile_ahead(&self, program: &Bound<'_>) -> Option<Hired> {
+        self.0.driver.compile_ahead(program)
     }
 
     /// Prepares a program in the driver, so that it can run again and again.

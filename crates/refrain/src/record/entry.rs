@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::replay::Ready;
+use super::program::Program;
+use super::replay::{Ahead, Ready};
 use crate::autograd::{WatchedHistories, is_grad_enabled, with_grad_mode};
 use crate::error::{Error, Result};
 use crate::ops::random::Generator;
@@ -53,9 +54,22 @@ impl ThreadSettings {
 
 /// How a program runs.
 pub(super) enum RunMode {
+    /// Not yet: its first call waits for the driver.
+    Ahead(Box<Ahead>),
     Replay(Box<Ready>),
     /// By calling the closure, because the driver refused the graph for this reason.
     Eager(Error),
+}
+
+impl RunMode {
+    /// `None` if the closure runs eagerly.
+    pub(super) fn program(&self) -> Option<&Program> {
+        match self {
+            RunMode::Ahead(ahead) => Some(ahead.program()),
+            RunMode::Replay(ready) => Some(ready.program()),
+            RunMode::Eager(_) => None,
+        }
+    }
 }
 
 impl ProgramEntry {

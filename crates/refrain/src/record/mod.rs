@@ -20,6 +20,7 @@ mod program;
 mod recorded;
 mod recorder;
 mod replay;
+mod rules;
 mod send_step;
 #[cfg(test)]
 pub(crate) mod simulated;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::program::Program;
 use crate::device::program::{Bound, Executable, StorageRef};
-use crate::device::{Device, Storage};
+use crate::device::{Device, Hired, Storage};
 use crate::error::Result;
 use crate::recycled::Recycled;
 use crate::tensor::{Layout, Tensor};
@@ -87,6 +87,36 @@ impl Placed {
     }
 }
 
+/// A program with memory, for which the driver prepares in the background.
+pub(super) struct Ahead {
+    placed: Placed,
+    background: Option<Hired>,
+}
+
+impl Ahead {
+    /// Gives a program its memory, and begins what its first replay waits for.
+    pub(super) fn new(program: Program, device: &Device) -> Result<Ahead> {
+        let placed = Placed::new(program, device)?;
+        let bound = placed.bound();
+        // Verify once instead of before every launch of every replay.
+        (0..bound.len()).try_for_each(|at| bound.with_launch(at, |launch| launch.verify()))?;
+        let background = device.compile_ahead(&bound);
+        Ok(Ahead { placed, background })
+    }
+
+    pub(super) fn program(&self) -> &Program {
+        &self.placed.program
+    }
+
+    /// Waits until the program can be replayed.
+    pub(super) fn finish(self, device: &Device) -> Result<Ready> {
+        let Ahead { placed, background } = self;
+        let executable = device.compile(&placed.bound())?;
+        drop(background);
+        Ok(Ready { placed, executable })
+    }
+}
+
 /// A program that can be replayed.
 pub(super) struct Ready {
     placed: Placed,
@@ -94,16 +124,6 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Gives a program its memory and prepares the driver of the device for it.
-    pub(super) fn new(program: Program, device: &Device) -> Result<Ready> {
-        let placed = Placed::new(program, device)?;
-        let bound = placed.bound();
-        // Verify once instead of before every launch of every replay.
-        (0..bound.len()).try_for_each(|at| bound.with_launch(at, |launch| launch.verify()))?;
-        let executable = device.compile(&bound)?;
-        Ok(Ready { placed, executable })
-    }
-
     pub(super) fn program(&self) -> &Program {
         &self.placed.program
     }

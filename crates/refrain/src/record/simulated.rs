@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::program::Program;
 use super::recorded::Recorded;
 use super::recorder::record;
-use super::replay::Ready;
+use super::replay::{Ahead, Ready};
 use crate::device::cuda::MmaKind;
 use crate::device::{Communicator, Device, Profile, ReduceOp, Simulator};
 use crate::error::{Error, Result};
@@ -54,6 +54,10 @@ fn recorded(program: &[Instruction], state: &[Tensor], device: &Device) -> Recor
     record(device, &[], |_| Ok(run(program, state)?)).unwrap()
 }
 
+fn ready(program: Program, device: &Device) -> Result<Ready> {
+    Ahead::new(program, device)?.finish(device)
+}
+
 fn bits(tensors: &[Tensor]) -> Vec<Vec<u32>> {
     let bits = |t: &Tensor| t.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
     tensors.iter().map(bits).collect()
@@ -80,7 +84,7 @@ proptest! {
             let device = Simulator::new(profile).seed(seed).device();
             let state = state(&device).unwrap();
             let recorded = recorded(&program, &state, &device);
-            let ready = Ready::new(Program::new(recorded.into(), fuses.then_some(MmaKind::Warp), true).unwrap(), &device).unwrap();
+            let ready = ready(Program::new(recorded.into(), fuses.then_some(MmaKind::Warp), true).unwrap(), &device).unwrap();
             (0..2).for_each(|_| ready.replay(&device).unwrap());
             let found = (bits(&ready.outputs()), bits(&state));
             prop_assert_eq!(found, expected.clone(), "seed {}, fused: {}", seed, fuses);
@@ -96,7 +100,7 @@ proptest! {
         for (from, to) in edges {
             let mut lacking = Program::new(recorded(&program, &state, &device).into(), None, true).unwrap();
             lacking.waits[to].retain(|&wait| wait != from);
-            match Ready::new(lacking, &device).map(drop) {
+            match ready(lacking, &device).map(drop) {
                 Err(Error::Hazard { message, .. }) => prop_assert!(
                     message.ends_with(&format!("the graph lacks the edge {from} -> {to}")), "{from} -> {to}: {message}"
                 ),
@@ -116,7 +120,7 @@ fn an_accusation_names_both_launches_and_what_they_do() {
     let recorded = record(&device, &[], |_| Ok(vec![x.exp()?.square()?])).unwrap();
     let mut program = Program::new(recorded.into(), None, true).unwrap();
     program.waits[1].clear();
-    let error = Ready::new(program, &device).map(drop).unwrap_err().to_string();
+    let error = ready(program, &device).map(drop).unwrap_err().to_string();
     assert!(error.starts_with("square on sim:unified: launch 1 (square) reads the byte at "), "{error}");
     assert!(error.contains("which launch 0 (exp) writes"), "{error}");
 }
@@ -138,7 +142,7 @@ fn a_collective_in_flight_may_not_be_touched_and_collectives_do_not_run_side_by_
             let mut program = Program::new(recorded.unwrap().into(), None, true).unwrap();
             assert!(program.waits[edge[1]].contains(&edge[0]), "{program}");
             program.waits[edge[1]].retain(|&wait| wait != edge[0]);
-            Ready::new(program, &device).map(drop).unwrap_err().to_string()
+            ready(program, &device).map(drop).unwrap_err().to_string()
         };
         let error = without([0, 1]);
         assert!(error.contains("launch 1 (mul) reads the byte at"), "{error}");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::entry::{ProgramEntry, RunMode, ThreadSettings, settled};
@@ -14,17 +14,15 @@ use super::profile::StepProfile;
 use super::program::Program;
 use super::recorded::Recorded;
 use super::recorder::{self, BoxError};
-use super::replay::Ready;
-use crate::autograd::{HistoriesDiffer, WatchedHistories, check_input, no_grad};
+use super::replay::Ahead;
+use super::rules::{OP, because_of, check_apart, forbid_here, forbid_nesting, is_due, strict_by_environment};
+use crate::autograd::{WatchedHistories, check_input, no_grad};
 use crate::device::Device;
-use crate::device::recording::{self, not_recordable};
 use crate::error::{Error, Result};
 use crate::ops::copy::copy_values;
 use crate::ops::random::Generator;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tensor::Tensor;
-
-const OP: &str = "step";
 
 /// How many replays may be queued on a GPU.
 const AHEAD: usize = 64;
@@ -32,9 +30,6 @@ const AHEAD: usize = 64;
 /// Before these calls of a program, the closure is always recorded again. Afterwards it is recorded before twice as
 /// many calls each time, if the time budget allows it.
 const CHECKED: [u64; 2] = [2, 10];
-
-/// The share of the run that later checks may take: one part in this many.
-const CHECKING: u32 = 100;
 
 /// A training step that is recorded once and then replayed.
 ///
@@ -248,21 +243,57 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
         let entry = &self.entries[self.current];
         let ready = match &entry.run {
             RunMode::Replay(ready) => ready,
+            RunMode::Ahead(_) => return Err(unfinished()),
             RunMode::Eager(refusal) => return Err(refusal.clone()),
         };
         let times = settled(&entry.generators, || ready.time(&self.device, runs))?;
         Ok(StepProfile::new(ready.program(), &times))
     }
 
-    /// Makes the program for these inputs the current one and copies the inputs.
-    fn prepare(&mut self, inputs: &[Tensor]) -> Result<()> {
+    /// Records the program for inputs of these shapes and dtypes, if there is none, and runs nothing. A GPU's kernels are
+    /// compiled in the background from then on, and the first [`Step::call`] waits for the rest. So call this for every shape
+    /// (and every step) that a program is going to need, in that order, before the first call of any: their kernels are
+    /// compiled while the first ones already run. A step keeps as many programs as [`StepOptions::keep`] says.
+    ///
+    /// The state that the closure reads must be what it is at the first call; what differs is [`Error::RecordingChanged`] there.
+    ///
+    /// # Errors
+    /// As [`Step::call`] when it records.
+    ///
+    /// ```
+    /// # use refrain::{DType, Device, Step, Tensor};
+    /// # let device = Device::cpu();
+    /// let mut step = Step::new(&device, |x| Ok(vec![x[0].square()?]));
+    /// let (full, last) = (Tensor::ones([64], DType::F32, &device)?, Tensor::ones([10], DType::F32, &device)?);
+    /// step.record_ahead(&[full.clone()])?;
+    /// step.record_ahead(&[last])?;
+    /// assert_eq!((step.programs(), step.replays()), (2, 0));
+    /// step.call(&[full])?;
+    /// assert_eq!((step.programs(), step.replays()), (2, 1));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn record_ahead(&mut self, inputs: &[Tensor]) -> Result<()> {
+        let settings = self.check_inputs(inputs)?;
+        if !self.entries.iter().any(|e| e.fits(inputs, settings)) {
+            self.add(inputs, settings)?;
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a step can't be called here with these inputs.
+    fn check_inputs(&self, inputs: &[Tensor]) -> Result<ThreadSettings> {
         forbid_here(&self.device)?;
         if let Some(other) = inputs.iter().find(|t| t.device() != &self.device) {
             let (lhs, rhs) = (self.device.name(), other.device().name());
             return Err(Error::DeviceMismatch { op: OP, lhs, rhs });
         }
         inputs.iter().enumerate().try_for_each(|(i, input)| check_input(OP, i, input))?;
-        let settings = ThreadSettings::now();
+        Ok(ThreadSettings::now())
+    }
+
+    /// Makes the program for these inputs the current one and copies the inputs.
+    fn prepare(&mut self, inputs: &[Tensor]) -> Result<()> {
+        let settings = self.check_inputs(inputs)?;
         let recordings = self.recordings;
         match self.entries.iter().position(|e| e.fits(inputs, settings)) {
             Some(at) => {
@@ -271,6 +302,7 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
             }
             None => self.current = self.add(inputs, settings)?,
         }
+        self.finish_recording()?;
         self.clock += 1;
         let entry = &mut self.entries[self.current];
         entry.last_used = self.clock;
@@ -293,6 +325,7 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
                 self.replays += 1;
                 Ok(())
             }
+            RunMode::Ahead(_) => Err(unfinished()),
             RunMode::Eager(_) => {
                 let handles: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
                 let returned = entry.settings.with(|| (self.closure)(&handles));
@@ -333,16 +366,13 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
 
     /// The program of the last call. `None` if that call ran eagerly ([`Fallback::Eager`](crate::Fallback)).
     pub fn program(&self) -> Option<&Program> {
-        match &self.entries.get(self.current)?.run {
-            RunMode::Replay(ready) => Some(ready.program()),
-            RunMode::Eager(_) => None,
-        }
+        self.entries.get(self.current)?.run.program()
     }
 
     /// Why the last call ran eagerly instead of as a replay, if it did.
     pub fn refusal(&self) -> Option<&Error> {
         match &self.entries.get(self.current)?.run {
-            RunMode::Replay(_) => None,
+            RunMode::Ahead(_) | RunMode::Replay(_) => None,
             RunMode::Eager(refusal) => Some(refusal),
         }
     }
@@ -411,19 +441,9 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
             self.device.overlaps_launches(),
         )?;
         program.check_ranks()?;
-        let (run, outputs) = match Ready::new(program, &self.device) {
-            Ok(ready) => {
-                let outputs = ready.outputs();
-                (RunMode::Replay(Box::new(ready)), outputs)
-            }
-            Err(refusal @ Error::Device { .. }) if self.options.fallback == Fallback::Eager => {
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "refrain: warning: a step runs eagerly instead of as a graph: {refusal}"
-                );
-                (RunMode::Eager(refusal), Vec::new())
-            }
-            Err(e) => return Err(e),
+        let run = match Ahead::new(program, &self.device) {
+            Ok(ahead) => RunMode::Ahead(Box::new(ahead)),
+            Err(error) => self.refused(error)?,
         };
         if self.entries.len() >= self.options.keep
             && let Some(oldest) = (0..self.entries.len()).min_by_key(|&i| self.entries[i].last_used)
@@ -436,9 +456,9 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
             settings,
             generators,
             run,
-            outputs,
+            outputs: Vec::new(),
             histories,
-            last_used: 0,
+            last_used: self.clock,
             calls: 0,
             unchecked: 0,
             check_at: CHECKED[0],
@@ -446,6 +466,39 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
         });
         self.started.get_or_insert_with(Instant::now);
         Ok(self.entries.len() - 1)
+    }
+
+    /// Waits until the current program can be replayed. If it fails, the program is gone.
+    fn finish_recording(&mut self) -> Result<()> {
+        if !matches!(self.entries[self.current].run, RunMode::Ahead(_)) {
+            return Ok(());
+        }
+        let mut entry = self.entries.remove(self.current);
+        if let RunMode::Ahead(ahead) = entry.run {
+            entry.run = match ahead.finish(&self.device) {
+                Ok(ready) => {
+                    entry.outputs = ready.outputs();
+                    RunMode::Replay(Box::new(ready))
+                }
+                Err(error) => self.refused(error)?,
+            };
+        }
+        self.entries.insert(self.current, entry);
+        Ok(())
+    }
+
+    /// How a program runs that the driver has refused.
+    fn refused(&self, error: Error) -> Result<RunMode> {
+        match error {
+            refusal @ Error::Device { .. } if self.options.fallback == Fallback::Eager => {
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "refrain: warning: a step runs eagerly instead of as a graph: {refusal}"
+                );
+                Ok(RunMode::Eager(refusal))
+            }
+            error => Err(error),
+        }
     }
 
     fn record(&mut self, inputs: &[Tensor], settings: ThreadSettings) -> Result<Recorded> {
@@ -485,11 +538,9 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
     fn check_entry(&mut self, at: usize) -> Result<()> {
         let begin = Instant::now();
         let ProgramEntry { inputs, settings, run, histories, .. } = &mut self.entries[at];
-        let first = match run {
-            RunMode::Replay(ready) => ready.program().recorded.clone(),
-            // The closure itself runs.
-            RunMode::Eager(_) => return Ok(()),
-        };
+        // If there is none, the closure itself runs.
+        let Some(program) = run.program() else { return Ok(()) };
+        let first = program.recorded.clone();
         let (inputs, settings, histories_differ) = (inputs.clone(), *settings, histories.difference());
         let checked = self.record_again(&inputs, settings, &first);
         self.checking += begin.elapsed();
@@ -510,76 +561,6 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
             }
         }
     }
-}
-
-/// The error of a recording that differs because backward passes do, or what operations keep for one.
-fn because_of(differ: HistoriesDiffer, error: Error) -> Error {
-    match error {
-        Error::RecordingChanged { launch, op, message } => {
-            let advice = match differ.in_backward_pass() {
-                true => {
-                    "and a replay does what the backward pass did when the step was recorded; change what requires a gradient (a group's `trainable`) before the first call, or make a new Step after the change"
-                }
-                false => {
-                    "and operations keep for a backward pass what they kept when the step was recorded, although the step has none; compute inside no_grad, where this does not matter, or make a new Step after the change"
-                }
-            };
-            let message = format!("{differ}, {advice}. What differs first: {message}");
-            Error::RecordingChanged { launch, op, message }
-        }
-        other => other,
-    }
-}
-
-/// Whether `REFRAIN_STRICT` asks for a check before every call.
-fn strict_by_environment() -> bool {
-    static ON: OnceLock<bool> = OnceLock::new();
-    *ON.get_or_init(|| std::env::var("REFRAIN_STRICT").is_ok_and(|v| !v.is_empty() && v != "0"))
-}
-
-/// Whether all checks, with one more of this cost, stay within their share of the run.
-fn is_due(checking: Duration, cost: Duration, run: Duration) -> bool {
-    (checking + cost) * CHECKING < run
-}
-
-/// Returns an error if a step can't be called on this thread.
-fn forbid_here(device: &Device) -> Result<()> {
-    forbid_nesting(device)?;
-    match rayon::current_thread_index() {
-        None => Ok(()),
-        Some(_) => Err(not_recordable(
-            OP,
-            device,
-            "it is called in a worker of a thread pool, which may start other work while it waits; call it on its own thread",
-        )),
-    }
-}
-
-/// Checks that no input is in memory that a replay writes to. The copy of the input would not change.
-fn check_apart(ready: &Ready, inputs: &[Tensor]) -> Result<()> {
-    for (i, input) in inputs.iter().enumerate() {
-        if let Some(by) = ready.writes_to(input) {
-            return Err(Error::Aliased {
-                op: OP,
-                message: format!(
-                    "input {i} ({} {}) shares memory with a tensor from outside that {by} writes to in the step, and the step works on a copy of its input, which would not change; pass a copy(), or use only the tensor from outside in the closure",
-                    input.dtype(),
-                    input.shape()
-                ),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// Returns an error if this thread is recording a step.
-fn forbid_nesting(device: &Device) -> Result<()> {
-    recording::forbid(
-        OP,
-        device,
-        None,
-        "a step can't be made or called within another step; run the operations of the inner closure directly, or one step after the other",
-    )
 }
 
 impl<F: ?Sized> Drop for Step<'_, F> {
@@ -605,15 +586,7 @@ impl<F: ?Sized> fmt::Debug for Step<'_, F> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checks_take_a_hundredth_of_the_run() {
-        let (ms, s) = (Duration::from_millis, Duration::from_secs);
-        assert!(!is_due(ms(1), ms(1), ms(200)));
-        assert!(is_due(ms(1), ms(1), ms(201)));
-        assert!(!is_due(ms(11), ms(0), s(1)));
-    }
+/// A program that nobody has finished, which no public function leads to.
+fn unfinished() -> Error {
+    Error::internal(OP, "a step runs before its recording is finished")
 }

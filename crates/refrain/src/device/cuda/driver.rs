@@ -13,14 +13,15 @@ use super::args::{CudaArgs, Gpu, Sink};
 use super::context::{self, Context, ProcessTable, Relaxed};
 use super::cublaslt;
 use super::faults::{Faults, Slot};
-use super::graph::Graph;
+use super::graph::{Graph, Warm};
 use super::guard::Guard;
 use super::kernel::{Grid, KernelSpec};
-use super::kernels::{Kernels, Wanted};
+use super::kernels::{self, Kernels, Wanted};
 use super::memory::{self, Pool, Staging, checked};
 use super::nccl::{self, Buffers, Nccl};
 use super::params::{Addresses, Pointer, Put, Words};
 use super::product::{MmaKind, Product};
+use super::workers::{Hired, Job, Urgency, Workers};
 use super::{compile, library, timed};
 use crate::device::communicator::{CollectiveCall, Communicator, CommunicatorId};
 use crate::device::driver::{self, Block, CaptureStatus, Driver, KernelSet};
@@ -34,6 +35,7 @@ pub(super) struct Resources {
     context: Context,
     pool: Pool,
     kernels: Kernels,
+    compilers: Arc<Workers>,
     staging: Staging,
     faults: Faults,
     /// cuBLASLt, after it was searched for.
@@ -82,9 +84,23 @@ impl Resources {
         self.kernels.handles()
     }
 
-    /// Loads kernels, so that later launches find them.
-    pub(super) fn prepare(&self, wanted: &[Wanted]) -> Result<()> {
-        self.kernels.prepare(&self.context, wanted)
+    /// Begins to compile those kernels that are new, side by side and in the background.
+    fn begin(self: &Arc<Self>, wanted: &[Wanted], urgency: Urgency) -> Hired {
+        let mut new = self.kernels.new_of(wanted);
+        kernels::longest_first(&mut new);
+        let job = |wanted| -> Job {
+            let shared = self.clone();
+            Box::new(move || shared.kernels.compile(&shared.context, wanted))
+        };
+        self.compilers.hire(new.into_iter().map(job).collect(), urgency)
+    }
+
+    /// Loads kernels, so that later launches find them. The new ones are compiled side by side.
+    pub(super) fn prepare(self: &Arc<Self>, wanted: &[Wanted]) -> Result<()> {
+        let _hired = self.begin(wanted, Urgency::Now);
+        wanted
+            .iter()
+            .try_for_each(|w| self.kernels.ready(&self.context, w.op, w.spec.clone(), w.shared).map(drop))
     }
 
     fn of(context: Context) -> std::result::Result<Arc<Resources>, String> {
@@ -98,6 +114,7 @@ impl Resources {
                 context,
                 pool,
                 kernels: Kernels::default(),
+                compilers: kernels::compilers(),
                 staging: Staging::default(),
                 faults: Faults::default(),
                 products: OnceLock::new(),
@@ -238,8 +255,19 @@ impl Live<'_> {
 impl Sink for Live<'_> {
     fn kernel(&mut self, op: &'static str, spec: KernelSpec, grid: Grid, params: &dyn Put) -> Result<()> {
         let shared = &self.cuda.shared;
+        let (context, kernels) = (&shared.context, &shared.kernels);
+        let function = match kernels.loaded(context, op, &spec, grid.shared) {
+            Some(function) => function?,
+            None => {
+                // With the other kernels of this launch, so that they are compiled side by side.
+                let mut warm = Warm::new(self.cuda);
+                warm.add(self.launch)?;
+                shared.prepare(&warm.wanted)?;
+                kernels.ready(context, op, spec, grid.shared)?
+            }
+        };
         let words = Words::of(self.addresses(), params)?;
-        shared.kernels.launch(&shared.context, self.stream, op, spec, grid, &words)
+        kernels::launch(context, self.stream, op, function, grid, &words)
     }
 
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool> {
@@ -465,6 +493,14 @@ impl Driver for Cuda {
             None => run()?,
         }
         self.reported(launch.op)
+    }
+
+    fn compile_ahead(&self, program: &Bound<'_>) -> Option<Hired> {
+        let _entered = self.outside_capture("step", "which is captured itself").ok()?;
+        let mut warm = Warm::new(self);
+        // What fails here fails again when the program is compiled.
+        let _ = (0..program.len()).try_for_each(|at| program.with_launch(at, |launch| warm.add(launch)));
+        Some(self.shared.begin(&warm.wanted, Urgency::Later))
     }
 
     fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {

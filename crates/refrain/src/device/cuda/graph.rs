@@ -57,10 +57,8 @@ unsafe impl Sync for Graph {}
 impl Graph {
     /// Makes the graph of a program for a device's stream. The context must be entered.
     pub(super) fn new(cuda: &Cuda, program: &Bound<'_>) -> Result<Graph> {
-        let mut warm = Warm { cuda, wanted: Vec::new() };
-        (0..program.len()).try_for_each(|at| {
-            program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut warm)))
-        })?;
+        let mut warm = Warm::new(cuda);
+        (0..program.len()).try_for_each(|at| program.with_launch(at, |launch| warm.add(launch)))?;
         cuda.shared().prepare(&warm.wanted)?;
         let whole = RefCell::default();
         let capture = |stream| {
@@ -152,9 +150,20 @@ impl Drop for Graph {
 }
 
 /// Notes kernels instead of launching them.
-struct Warm<'a> {
+pub(super) struct Warm<'a> {
     cuda: &'a Cuda,
-    wanted: Vec<Wanted>,
+    pub(super) wanted: Vec<Wanted>,
+}
+
+impl<'a> Warm<'a> {
+    pub(super) fn new(cuda: &'a Cuda) -> Warm<'a> {
+        Warm { cuda, wanted: Vec::new() }
+    }
+
+    /// Notes the kernels of a launch.
+    pub(super) fn add(&mut self, launch: &Launch<'_>) -> Result<()> {
+        launch.kernel.cuda(&mut CudaArgs::new(launch, self))
+    }
 }
 
 impl Sink for Warm<'_> {

@@ -26,6 +26,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 mod timed;
+mod workers;
 
 pub(crate) use args::{CudaArgs, Gpu, View};
 pub use compile::compile_kernel;
@@ -39,6 +40,7 @@ pub(crate) use params::{Declarations, Field, Member, Pointer, Put, Words, padded
 pub(crate) use piece::{Piece, RandomWords, Work, work};
 pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
 pub(crate) use tail::{Elements, Following, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS, TailArgs};
+pub(crate) use workers::Hired;
 
 /// What this machine has of NVIDIA's software and hardware. Each missing part says what to do.
 #[derive(Clone, Debug)]
