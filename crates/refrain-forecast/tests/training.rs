@@ -177,6 +177,15 @@ fn the_caller_hears_of_steps_as_often_as_it_wants() {
 }
 
 #[test]
+fn both_sizes_of_batches_are_recorded_before_the_first_step() {
+    let mut trainer = trainer();
+    let end = trainer.epoch(Duration::ZERO, |_| ControlFlow::Break(())).unwrap();
+    assert_eq!((end, trainer.steps_in_epoch()), (EpochEnd::Stopped, 1));
+    let step = trainer.recorded().unwrap();
+    assert_eq!((step.programs(), step.replays()), (2, 1));
+}
+
+#[test]
 fn the_folder_holds_the_best_weights() {
     let folder = tempfile::tempdir().unwrap();
     let trainer = interrupted(5, folder.path());

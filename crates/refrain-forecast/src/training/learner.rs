@@ -102,6 +102,24 @@ impl<T: Task> Learner<T> {
         })
     }
 
+    /// Records everything that an epoch repeats, in the order in which it comes. So the kernels of all of it are compiled side by
+    /// side, while the first steps already run.
+    pub(super) fn record_ahead(&self, recorded: &mut Recorded) -> Result<()> {
+        for first in firsts(&self.batches) {
+            match (self.passes(first), self.accumulate) {
+                ([inputs], 1) => recorded.step.record_ahead(inputs)?,
+                (passes, _) => {
+                    passes.iter().try_for_each(|inputs| recorded.part.record_ahead(inputs))?;
+                    recorded.update.record_ahead(&[])?;
+                }
+            }
+        }
+        for first in firsts(&self.validation) {
+            recorded.validation.record_ahead(std::slice::from_ref(self.validation.positions(first)))?;
+        }
+        Ok(())
+    }
+
     /// Starts an epoch, counted from 0, at a step.
     pub(super) fn begin(&self, epoch: u64, step: u64) -> Result<()> {
         Ok(self.batches.begin(epoch, step as usize * self.accumulate)?)
@@ -307,6 +325,12 @@ impl<T: Task> Learner<T> {
         self.loss_sum.add(&loss.div(weight)?, self.optimizer.step_state(), [&times, &times])?;
         [loss, weight, samples].iter().try_for_each(|sum| Ok(sum.fill(0.0)?))
     }
+}
+
+/// The positions of the first full batch and of the smaller last one, if there are such.
+fn firsts(batches: &Batches) -> impl Iterator<Item = usize> {
+    let (full, all) = (batches.full_steps(), batches.steps());
+    [0, full].into_iter().zip([full, all]).filter(|(first, end)| first < end).map(|(first, _)| first)
 }
 
 /// What is recorded and repeated.

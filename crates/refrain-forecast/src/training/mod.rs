@@ -196,6 +196,9 @@ impl<T: Task> Trainer<T> {
         if let Some(ranks) = &learner.ranks {
             ranks.check_pace(pace, self.steps())?;
         }
+        if let Some(recorded) = &mut self.recorded {
+            learner.record_ahead(recorded)?;
+        }
         learner.begin(self.state.history.len() as u64, self.state.epoch_steps)?;
         // Nobody waits to be told of the steps; the first epoch also records them.
         let at_once = interval == Duration::MAX && self.steps() > 0;
