@@ -10,8 +10,9 @@ change in the machine's speed meets both. A ratio is refrain's shortest median o
 is faster. The names of the operations are refrain's. A table for each number of threads has the median ratio, and in brackets
 the share of ratios up to 1.2, by layout and dtype; then come all ratios above 1.5. With --all, each ratio has a line.
 
-Both programs run on the first cores that this process may use (see taskset). With --side-by-side, all dtypes are measured at
-the same time, each on cores of its own: for a machine with many idle cores.
+Both programs run on the first cores that this process may use (see taskset). With REFRAIN_CPU=avx2, PyTorch and its libraries
+(oneDNN and MKL) are held to AVX2, too. With --side-by-side, all dtypes are measured at the same time, each on cores of its own:
+for a machine with many idle cores.
 """
 
 import argparse
@@ -26,6 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 import table
 
 N, REPEATS, SHORTEST = 512, 15, 100e-6
+# What holds PyTorch's own kernels, oneDNN's and MKL's to AVX2.
+HELD_TO_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 DTYPES = ("f32", "bf16", "f16", "f64", "i64", "u8")
 
 
@@ -135,7 +138,8 @@ def torch_times(dtype_name, threads):
 
 def times(name, command, cores):
     """The microseconds of each operation that the command prints."""
-    env = dict(os.environ, RAYON_NUM_THREADS=str(len(cores)), OMP_NUM_THREADS=str(len(cores)))
+    held = HELD_TO_AVX2 if os.environ.get("REFRAIN_CPU") == "avx2" else {}
+    env = dict(os.environ, RAYON_NUM_THREADS=str(len(cores)), OMP_NUM_THREADS=str(len(cores)), **held)
     printed = table.output(name, command, env=env, preexec_fn=lambda: os.sched_setaffinity(0, cores))
     if printed is None:
         raise SystemExit(1)
