@@ -106,6 +106,7 @@ pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([
                 lanes[l] = lanes[l].plus(f(at(&rows, l)));
             }
         }
+        let lanes = in_memory(lanes);
         for l in 0..LANES {
             total[l] = total[l].plus(lanes[l]);
         }
@@ -143,9 +144,17 @@ pub(crate) fn fold<T: Copy, S: Copy>(x: &[T], first: S, of: impl Fn(T) -> S, f: 
     all
 }
 
+/// Lanes that a loop has left. What combines them comes after a way through memory: otherwise the loop would be compiled for
+/// registers of two lanes, which are combined first.
+#[inline(always)]
+fn in_memory<N, const L: usize>(lanes: [N; L]) -> [N; L] {
+    std::hint::black_box(lanes)
+}
+
 /// Combines the lanes in halves.
 #[inline(always)]
-fn halves<N: Copy, const L: usize>(mut lanes: [N; L], f: impl Fn(N, N) -> N) -> N {
+fn halves<N: Copy, const L: usize>(lanes: [N; L], f: impl Fn(N, N) -> N) -> N {
+    let mut lanes = in_memory(lanes);
     let mut width = L / 2;
     while width > 0 {
         for l in 0..width {
@@ -181,14 +190,17 @@ pub(crate) fn map<T: Stored, N: Number, const K: usize>(
     accumulate: bool,
     f: impl Fn([N; K]) -> N,
 ) {
-    let x = first(x, y.len());
+    let n = y.len();
+    let x = first(x, n);
+    // By index: beside an iterator over `y`, each access to `x` would be checked, and up to a whole step of the loop would not be
+    // SIMD code.
     if accumulate {
-        for (i, y) in y.iter_mut().enumerate() {
-            *y = T::from_number(y.to::<N>().plus(f(at(&x, i))));
+        for i in 0..n {
+            y[i] = T::from_number(y[i].to::<N>().plus(f(at(&x, i))));
         }
     } else {
-        for (i, y) in y.iter_mut().enumerate() {
-            *y = T::from_number(f(at(&x, i)));
+        for i in 0..n {
+            y[i] = T::from_number(f(at(&x, i)));
         }
     }
 }
