@@ -29,7 +29,7 @@ impl Numbers {
     }
 
     pub(crate) fn zeros(len: usize) -> Numbers {
-        Numbers::collect(len, std::iter::repeat_n(0, len))
+        Numbers { inline: [0; INLINE], more: (len > INLINE).then(|| Scratch::filled(len, 0)), len }
     }
 
     fn room(&mut self) -> &mut [usize] {

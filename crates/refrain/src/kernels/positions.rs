@@ -90,6 +90,8 @@ fn first_outside<I: Position>(index: &[I], count: usize) -> Option<usize> {
 }
 
 /// The value for an index out of range: NaN, or 0 for dtypes without NaN.
+#[cold]
+#[inline(never)]
 pub(crate) fn missing<T: Stored>() -> T {
     T::from_number(f64::NAN)
 }
@@ -111,13 +113,26 @@ pub(crate) fn check_places(
     }
 }
 
+/// Goes on to the coordinates of the next element of a row-major tensor with sizes `dims`; after the last one, to the first.
+pub(crate) fn advance(at: &mut [usize], dims: &[usize]) {
+    for (at, &d) in at.iter_mut().zip(dims).rev() {
+        *at += 1;
+        if *at < d {
+            return;
+        }
+        *at = 0;
+    }
+}
+
 /// The coordinates of element `n` of a row-major tensor with sizes `dims`. None of the sizes is 0.
 pub(crate) fn unravel(n: usize, dims: &[usize]) -> Numbers {
     let mut at = Numbers::zeros(dims.len());
     let mut rest = n;
-    for (at, &d) in at.iter_mut().zip(dims).rev() {
+    for (at, &d) in at.iter_mut().zip(dims).skip(1).rev() {
         *at = rest % d;
         rest /= d;
     }
+    // What is left, without a division.
+    at.iter_mut().take(1).for_each(|at| *at = rest);
     at
 }

@@ -12,7 +12,8 @@ use crate::device::cpu::numeric::{Stored, with_stored};
 use crate::device::cpu::parallel;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
-use crate::kernels::positions::unravel;
+use crate::kernels::positions::{advance, unravel};
+use crate::kernels::rows::rows_a_task;
 use crate::tensor::{DType, Shape, Tensor};
 
 /// The operand with padding before and after it along each axis.
@@ -74,18 +75,28 @@ impl Op for Pad {
                 y.fill(value);
                 return Ok(());
             }
-            parallel::pieces(y, row, |i, row| {
-                let mut start = 0;
-                let at = unravel(i, &to[..outer]);
-                for (axis, (&at, &(before, _))) in at.iter().zip(&self.padding).enumerate() {
-                    match at.checked_sub(before).filter(|&at| at < from.shape()[axis]) {
-                        Some(at) => start += at * from.strides()[axis],
-                        None => return row.fill(value),
+            // Where the row of the operand begins that belongs to these coordinates.
+            let start_of = |at: &[usize]| {
+                let axes = at.iter().zip(&self.padding).zip(from.shape().iter().zip(from.strides()));
+                axes.map(|((&at, &(before, _)), (&d, &stride))| {
+                    at.checked_sub(before).filter(|&at| at < d).map(|at| at * stride)
+                })
+                .sum::<Option<usize>>()
+            };
+            let rows = rows_a_task(row);
+            parallel::pieces(y, rows * row, |piece, y| {
+                let mut at = unravel(piece * rows, &to[..outer]);
+                // What lies between two rows is filled at once.
+                let mut done = 0;
+                for first in (before..y.len()).step_by(row) {
+                    if let Some(start) = start_of(&at) {
+                        y[done..first].fill(value);
+                        done = first + width;
+                        y[first..done].copy_from_slice(&x[start..][..width]);
                     }
+                    advance(&mut at, &to[..outer]);
                 }
-                row[..before].fill(value);
-                row[before..before + width].copy_from_slice(&x[start..][..width]);
-                row[before + width..].fill(value);
+                y[done..].fill(value);
             });
         });
         Ok(())
