@@ -65,9 +65,10 @@ impl<T: Pod> Scratch<T> {
     /// Scratch memory with unspecified content.
     pub fn new(len: usize) -> Scratch<T> {
         let count = (len * size_of::<T>()).div_ceil(size_of::<CacheLine>());
-        let mut lines = match count > SMALL {
-            true => take_large(count),
-            false => FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(SMALL)),
+        let mut lines = match count {
+            0 => Vec::new(),
+            _ if count > SMALL => take_large(count),
+            _ => FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(SMALL)),
         };
         if lines.len() < count {
             lines.resize(count, CacheLine::zeroed());
@@ -108,6 +109,9 @@ impl<T: Pod> DerefMut for Scratch<T> {
 impl<T> Drop for Scratch<T> {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
+        if lines.capacity() == 0 {
+            return;
+        }
         if lines.capacity() > SMALL {
             return large().push(lines);
         }

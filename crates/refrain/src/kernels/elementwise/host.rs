@@ -125,7 +125,7 @@ pub(crate) struct OneNumber<'a, N> {
 }
 
 /// Calls `tile` with each row of the operands and of the result.
-fn each_row<N, Y>(x: &[Runs<'_, N>], mut y: RunsMut<'_, Y>, tile: impl Fn(&[&[N]], &mut [Y])) {
+fn each_row<N, Y>(x: &[Runs<'_, N>], y: RunsMut<'_, Y>, tile: impl Fn(&[&[N]], &mut [Y])) {
     y.each(|r, y| {
         let mut rows: [&[N]; MAX_INPUTS] = [&[]; MAX_INPUTS];
         rows.iter_mut().zip(x).for_each(|(row, x)| *row = x.row(r, y.len()));

@@ -4,7 +4,7 @@ use super::slopes::Slopes;
 use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::Number;
 use crate::device::cpu::simd::simd;
-use crate::kernels::elementwise::{Runs, RunsMut};
+use crate::kernels::elementwise::{Runs, RunsMut, are_bytes, map_bytes};
 
 /// What a function takes and makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,25 +29,35 @@ pub(super) enum Gradient {
     Other,
 }
 
-// Loops, not `for_each`: that is a call where the function is long, and then there are no SIMD instructions.
+// Loops, not `for_each`: that is a call where the function is long, and then there are no SIMD instructions. What they read is moved
+// into them: behind a reference, it would be loaded again for each row.
 
 /// `y = f(a, b)`
 #[inline(always)]
 pub(super) fn of_both<N: Number, Y: Copy>(
     a: Runs<'_, N>,
     b: Runs<'_, N>,
-    mut y: RunsMut<'_, Y>,
+    y: RunsMut<'_, Y>,
     f: impl Fn(N, N) -> Y,
 ) {
     simd(
         #[inline(always)]
-        || {
+        move || {
             y.each(
                 #[inline(always)]
-                |r, y| {
+                move |r, y| {
                     let (a, b) = (a.row(r, y.len()), b.row(r, y.len()));
-                    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
-                        *y = f(a, b);
+                    if are_bytes::<N, Y>() {
+                        map_bytes(
+                            [a, b],
+                            y,
+                            #[inline(always)]
+                            |[a, b]| f(a, b),
+                        );
+                    } else {
+                        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+                            *y = f(a, b);
+                        }
                     }
                 },
             );
@@ -61,17 +71,31 @@ pub(super) fn of_scalar<N: Number, Y: Copy>(
     x: Runs<'_, N>,
     s: Runs<'_, N>,
     reverse: bool,
-    mut y: RunsMut<'_, Y>,
+    y: RunsMut<'_, Y>,
     f: impl Fn(N, N) -> Y,
 ) {
     simd(
         #[inline(always)]
-        || {
+        move || {
             y.each(
                 #[inline(always)]
-                |r, y| {
+                move |r, y| {
                     let (x, s) = (x.row(r, y.len()), s.row(r, 1)[0]);
-                    if reverse {
+                    if are_bytes::<N, Y>() && reverse {
+                        map_bytes(
+                            [x],
+                            y,
+                            #[inline(always)]
+                            |[x]| f(s, x),
+                        );
+                    } else if are_bytes::<N, Y>() {
+                        map_bytes(
+                            [x],
+                            y,
+                            #[inline(always)]
+                            |[x]| f(x, s),
+                        );
+                    } else if reverse {
                         for (y, &x) in y.iter_mut().zip(x) {
                             *y = f(s, x);
                         }

@@ -156,3 +156,35 @@ fn arithmetic_of_bytes_is_that_of_wide_integers_cut_to_their_low_byte() {
         assert_eq!(got, want.collect::<Vec<u8>>());
     }
 }
+
+/// Also where a row ends within a register, and where there are gaps between rows.
+#[test]
+fn bytes_of_rows_of_any_length_are_computed_as_numbers() {
+    for device in devices() {
+        let bytes = |seed: u32, n: usize| -> Vec<u8> {
+            (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
+        };
+        for width in [1, 31, 63, 64, 65, 127, 200, 384] {
+            let (a, b) = (bytes(1, 3 * (width + 7)), bytes(99, 3 * (width + 7)));
+            let tensor = |v: &[u8]| Tensor::from_slice(v, [3, width + 7], &device).unwrap();
+            let (ta, tb) = (tensor(&a).narrow(1, 5, width).unwrap(), tensor(&b).narrow(1, 2, width).unwrap());
+            let pairs: Vec<(u8, u8)> = (0..3 * width)
+                .map(|i| (i / width * (width + 7), i % width))
+                .map(|(row, i)| (a[row + 5 + i], b[row + 2 + i]))
+                .collect();
+            let is = |t: Result<Tensor>, f: fn(u8, u8) -> u8| {
+                let of: Vec<u8> = pairs.iter().map(|&(a, b)| f(a, b)).collect();
+                assert_eq!(t.unwrap().to_dtype(DType::U8).unwrap().to_vec::<u8>().unwrap(), of, "{width}");
+            };
+            is(ta.add(&tb), u8::wrapping_add);
+            is(ta.maximum(&tb), u8::max);
+            is(ta.div(&tb), |a, b| a.checked_div(b).unwrap_or(0));
+            is(ta.lt(&tb), |a, b| u8::from(a < b));
+            is(ta.scalar_sub(9.0), |a, _| 9u8.wrapping_sub(a));
+            is(ta.minimum_scalar(100.0), |a, _| a.min(100));
+            is(ta.eq_scalar(7.0), |a, _| u8::from(a == 7));
+            is(ta.square(), |a, _| a.wrapping_mul(a));
+            is(ta.clamp(3.0, 200.0), |a, _| a.clamp(3, 200));
+        }
+    }
+}

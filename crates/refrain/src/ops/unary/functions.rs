@@ -338,7 +338,7 @@ pub(super) fn waves_of_halves<L: HalfLoops>(
     loops: L,
     more: u32,
     x: Runs<'_, L::Half>,
-    mut y: RunsMut<'_, L::Half>,
+    y: RunsMut<'_, L::Half>,
 ) {
     y.each(|r, y| {
         let x = x.row(r, y.len());

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::Number;
 use crate::device::cpu::simd::simd;
-use crate::kernels::elementwise::{Runs, RunsMut};
+use crate::kernels::elementwise::{Runs, RunsMut, are_bytes, map_bytes};
 
 /// What a derivative is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) type Scalars = SmallVec<[f64; 2]>;
 // into them, with its parameters: behind a reference, each of these would be loaded again after each number that is stored.
 
 #[inline(always)]
-pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N) -> N) {
+pub(super) fn map<N: Number>(x: Runs<'_, N>, y: RunsMut<'_, N>, f: impl Fn(N) -> N) {
     simd(
         #[inline(always)]
         move || {
@@ -31,8 +31,17 @@ pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N
                 #[inline(always)]
                 |r, y| {
                     let x = x.row(r, y.len());
-                    for (y, &x) in y.iter_mut().zip(x) {
-                        *y = f(x);
+                    if are_bytes::<N, N>() {
+                        map_bytes(
+                            [x],
+                            y,
+                            #[inline(always)]
+                            |[x]| f(x),
+                        );
+                    } else {
+                        for (y, &x) in y.iter_mut().zip(x) {
+                            *y = f(x);
+                        }
                     }
                 },
             );
@@ -66,7 +75,7 @@ pub(super) fn map_halves<R: Number, L: HalfLoops>(
 
 /// A function of all elements of a row.
 #[inline(always)]
-pub(super) fn map_rows<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(&[N], &mut [N])) {
+pub(super) fn map_rows<N: Number>(x: Runs<'_, N>, y: RunsMut<'_, N>, f: impl Fn(&[N], &mut [N])) {
     y.each(|r, y| f(x.row(r, y.len()), y));
 }
 
