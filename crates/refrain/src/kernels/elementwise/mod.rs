@@ -17,6 +17,7 @@ pub(crate) use host::{
     number, truth,
 };
 pub(crate) use moves::{bits, contiguous, fill};
+pub(crate) use read::InOrder;
 pub(crate) use runs::{Runs, RunsMut, are_bytes, map_bytes};
 pub(crate) use transpose::{Lines, LinesMut, transpose};
 

@@ -1,6 +1,7 @@
 //! How kernels on the CPU read and write the elements of a tile, whatever their strides.
 
 use std::any::TypeId;
+use std::ops::Range;
 
 use bytemuck::Pod;
 use half::f16;
@@ -9,6 +10,7 @@ use super::transpose::{Lines, LinesMut, transpose};
 use super::{LoopPlan, Rectangle};
 use crate::device::cpu::numeric::{Number, Stored, convert, store};
 use crate::device::cpu::simd::simd;
+use crate::tensor::Layout;
 
 /// Fills `to` with neighbours in memory.
 pub(super) fn read_run<T: Stored, N: Number>(data: &[T], offset: usize, to: &mut [N]) {
@@ -39,6 +41,42 @@ pub(super) fn gather<T: Stored, N: Number>(
             None => {}
         },
     );
+}
+
+/// The elements of an operand in row-major order, some at a time.
+pub(crate) struct InOrder<'a, T> {
+    plan: LoopPlan,
+    data: &'a [T],
+}
+
+impl<'a, T: Stored> InOrder<'a, T> {
+    pub(crate) fn new(layout: &Layout, data: &'a [T]) -> InOrder<'a, T> {
+        let row_major = Layout::contiguous(layout.shape().clone());
+        InOrder { plan: LoopPlan::new(&[&row_major, layout]), data }
+    }
+
+    /// Whether neighbours in memory are neighbours along the second to last axis. Then more at a time are faster.
+    pub(crate) fn is_transposed(&self) -> bool {
+        self.plan.is_transposed(1)
+    }
+
+    /// Some elements where they lie, if they do so in order, and in the arithmetic type.
+    pub(crate) fn run<N: Number>(&self, elements: Range<usize>) -> Option<&'a [N]> {
+        if self.plan.is_dense(1) { N::same(&self.data[elements]) } else { None }
+    }
+
+    /// Some elements in the arithmetic type, in `buf` if they are not so in memory.
+    pub(crate) fn read<'b, N: Number>(&self, elements: Range<usize>, buf: &'b mut [N]) -> &'b [N]
+    where
+        'a: 'b,
+    {
+        if let Some(run) = self.run(elements.clone()) {
+            return run;
+        }
+        let buf = &mut buf[..elements.len()];
+        gather(&self.plan, 1, self.data, elements.start, buf);
+        buf
+    }
 }
 
 /// Fills `to` with the elements of an operand from `start` on, by rectangles.

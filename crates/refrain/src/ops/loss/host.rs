@@ -6,13 +6,13 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_stored};
 use crate::device::cpu::scratch::with_scratch;
 use crate::error::Result;
-use crate::kernels::elementwise;
-use crate::kernels::rows::{TASK, each_task, load};
+use crate::kernels::elementwise::InOrder;
+use crate::kernels::rows::{TASK, each_task};
 
 /// Elements that are summed at a time.
 pub(super) const BLOCK: usize = 1024;
-/// Elements that are converted at a time.
-const CONVERTED: usize = 4 * BLOCK;
+/// Elements that are converted, or made contiguous, at a time.
+const PART: usize = 4 * BLOCK;
 
 /// The sum over predictions and targets, divided by their number. `add` adds that of some elements to a total; it is compiled for
 /// the arithmetic type alone.
@@ -20,22 +20,24 @@ pub(super) fn mean_of<T: Stored, U: Stored, R: Real>(
     args: &HostArgs<'_>,
     add: &(dyn Fn(f64, &[R], &[R]) -> f64 + Sync),
 ) -> Result<()> {
-    let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
-    // A target may have gaps between its rows.
-    let layout = args.read_layout(1);
-    let packed = (!layout.is_contiguous()).then(|| elementwise::contiguous(layout, t));
-    let t = packed.as_deref().unwrap_or(t);
-    let total = total_of(x.len(), x.par_chunks(TASK).zip(t.par_chunks(TASK)), |(x, t)| {
-        if let (Some(x), Some(t)) = (R::same(x), R::same(t)) {
+    let x = InOrder::new(args.read_layout(0), args.read::<T>(0)?);
+    let t = InOrder::new(args.read_layout(1), args.read::<U>(1)?);
+    let n = args.read_shape(0).numel();
+    let part = if x.is_transposed() || t.is_transposed() { 2 * PART } else { PART };
+    let total = total_of(n, (0..n.div_ceil(TASK)).into_par_iter(), |task| {
+        let elements = task * TASK..n.min((task + 1) * TASK);
+        if let (Some(x), Some(t)) = (x.run(elements.clone()), t.run(elements.clone())) {
             return add(0.0, x, t);
         }
-        with_scratch(2 * CONVERTED, |buf: &mut [R]| {
-            let (x_buf, t_buf) = buf.split_at_mut(CONVERTED);
-            let parts = x.chunks(CONVERTED).zip(t.chunks(CONVERTED));
-            parts.fold(0.0, |total, (x, t)| add(total, load(x, x_buf), load(t, t_buf)))
+        with_scratch(2 * part, |buf: &mut [R]| {
+            let (x_buf, t_buf) = buf.split_at_mut(part);
+            elements.clone().step_by(part).fold(0.0, |total, start| {
+                let some = start..elements.end.min(start + part);
+                add(total, x.read(some.clone(), x_buf), t.read(some, t_buf))
+            })
         })
     });
-    put(args, total / x.len() as f64)
+    put(args, total / n as f64)
 }
 
 /// Writes the loss.

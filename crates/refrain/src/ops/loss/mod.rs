@@ -134,6 +134,10 @@ impl Op for Pointwise {
         }
     }
 
+    fn host_input_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(0).input(1)
     }
