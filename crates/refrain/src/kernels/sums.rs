@@ -240,21 +240,25 @@ impl WithSimd for FourRowsOfBf16<'_> {
 fn converted<S: Simd, H: Pod>(simd: S, x: [&[H]; 4], widen: impl Fn([H; LANES]) -> [f32; LANES]) -> [f32; 4] {
     let count = LANES / f32::lanes::<S>();
     let mut lanes = [[0.0; LANES]; 4];
-    for (lanes, x) in lanes.iter_mut().zip(x) {
-        let mut sums = [f32::splat(simd, 0.0); LANES];
-        let (whole, rest) = x.as_chunks::<LANES>();
-        for &x in whole {
-            let wide = widen(x);
-            let wide = f32::as_vectors::<S>(&wide).0;
+    // Two rows at a time: conversions fill the processor, so that it does not come to the next row while additions of one wait.
+    for (lanes, rows) in lanes.as_chunks_mut::<2>().0.iter_mut().zip(x.as_chunks::<2>().0) {
+        let mut sums = [[f32::splat(simd, 0.0); LANES]; 2];
+        let ((a, a_rest), (b, b_rest)) = (rows[0].as_chunks::<LANES>(), rows[1].as_chunks::<LANES>());
+        for (&a, &b) in a.iter().zip(b) {
+            let (a, b) = (widen(a), widen(b));
+            let (a, b) = (f32::as_vectors::<S>(&a).0, f32::as_vectors::<S>(&b).0);
             for k in 0..count {
-                sums[k] = f32::add_vectors(simd, sums[k], wide[k]);
+                sums[0][k] = f32::add_vectors(simd, sums[0][k], a[k]);
+                sums[1][k] = f32::add_vectors(simd, sums[1][k], b[k]);
             }
         }
-        lanes.copy_from_slice(bytemuck::cast_slice(&sums[..count]));
-        // Zeros change nothing.
-        let mut last = [H::zeroed(); LANES];
-        last[..rest.len()].copy_from_slice(rest);
-        lanes.iter_mut().zip(widen(last)).for_each(|(lane, v)| *lane += v);
+        for ((lanes, sums), rest) in lanes.iter_mut().zip(&sums).zip([a_rest, b_rest]) {
+            lanes.copy_from_slice(bytemuck::cast_slice(&sums[..count]));
+            // Zeros change nothing.
+            let mut last = [H::zeroed(); LANES];
+            last[..rest.len()].copy_from_slice(rest);
+            lanes.iter_mut().zip(widen(last)).for_each(|(lane, v)| *lane += v);
+        }
     }
     in_halves(lanes)
 }

@@ -38,9 +38,6 @@ pub(super) fn low_byte(v: f32) -> u8 {
 pub(super) fn whole(v: f64) -> i64 {
     const TWO_TO_32: f64 = 4_294_967_296.0;
     const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
-    // Added to this, an integer of up to 51 bits is in the low bits of the sum.
-    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
-    let integer = |v: f64| ((v + ROUND).to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64);
     let all = v.trunc();
     let high = (all * (1.0 / TWO_TO_32)).floor();
     let low = all - high * TWO_TO_32;
@@ -48,6 +45,23 @@ pub(super) fn whole(v: f64) -> i64 {
     let above = if v >= TWO_TO_63 { i64::MAX } else { inside };
     let bounded = if v < -TWO_TO_63 { i64::MIN } else { above };
     if v.is_nan() { 0 } else { bounded }
+}
+
+/// [`small_whole`] takes numbers below this.
+pub(super) const SMALL: f64 = 2_251_799_813_685_248.0; // 2^51
+
+/// `v as i64` of small numbers.
+#[inline(always)]
+pub(super) fn small_whole(v: f64) -> i64 {
+    integer(v.trunc())
+}
+
+/// A whole number of up to 51 bits.
+#[inline(always)]
+fn integer(v: f64) -> i64 {
+    // Added to this, it is in the low bits of the sum.
+    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+    ((v + ROUND).to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64)
 }
 
 #[cfg(test)]

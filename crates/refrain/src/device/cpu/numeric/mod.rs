@@ -17,6 +17,7 @@ use slices::{same, same_mut};
 
 /// A type of elements in memory. A bool is a byte of 0 or 1.
 pub(crate) trait Stored: Pod + Send + Sync {
+    const IS_INTEGER: bool;
     /// Converts to a number of the arithmetic. Exact if that type can represent it.
     fn to<N: Number>(self) -> N;
     /// Converts from a number of the arithmetic, rounded to nearest. Integers wrap around.
@@ -67,8 +68,9 @@ pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
 }
 
 macro_rules! stored {
-    ($($t:ty, $to:ident, |$v:ident| $as:expr, |$n:ident| $from:expr;)*) => {$(
+    ($($t:ty, $to:ident, |$v:ident| $as:expr, |$n:ident| $from:expr, $is_integer:expr;)*) => {$(
         impl Stored for $t {
+            const IS_INTEGER: bool = $is_integer;
             #[inline(always)]
             fn to<N: Number>(self) -> N {
                 let $v = self;
@@ -82,13 +84,13 @@ macro_rules! stored {
     )*};
 }
 stored! {
-    f64, from_f64, |v| v, |n| n.to_f64();
-    f32, from_f32, |v| v, |n| n.to_f32();
-    f16, from_f32, |v| narrow::f16_to_f32(v), |n| narrow::f16_from_f32(n.to_odd_f32());
-    bf16, from_f32, |v| narrow::bf16_to_f32(v), |n| narrow::bf16_from_f32(n.to_odd_f32());
-    i64, from_i64, |v| v, |n| n.to_i64();
-    i32, from_i64, |v| v as i64, |n| n.to_i64() as i32;
-    u8, from_i64, |v| v as i64, |n| n.to_u8();
+    f64, from_f64, |v| v, |n| n.to_f64(), false;
+    f32, from_f32, |v| v, |n| n.to_f32(), false;
+    f16, from_f32, |v| narrow::f16_to_f32(v), |n| narrow::f16_from_f32(n.to_odd_f32()), false;
+    bf16, from_f32, |v| narrow::bf16_to_f32(v), |n| narrow::bf16_from_f32(n.to_odd_f32()), false;
+    i64, from_i64, |v| v, |n| n.to_i64(), true;
+    i32, from_i64, |v| v as i64, |n| n.to_i64() as i32, true;
+    u8, from_i64, |v| v as i64, |n| n.to_u8(), true;
 }
 
 macro_rules! float_number {

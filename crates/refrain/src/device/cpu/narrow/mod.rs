@@ -1,6 +1,9 @@
 //! Conversions between f32 and the floats of 16 bits, without branches and without calls: loops that convert become SIMD
 //! code. The results are those of the crate `half`, bit for bit.
 
+#[cfg(test)]
+mod tests;
+
 use bytemuck::Pod;
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
@@ -28,11 +31,22 @@ pub(crate) fn bf16_to_f32(v: bf16) -> f32 {
 /// Rounded to nearest, ties to even.
 #[inline(always)]
 pub(super) fn bf16_from_f32(v: f32) -> bf16 {
+    bf16::from_bits((nearest_bf16(v) >> 16) as u16)
+}
+
+/// The nearest bf16, in the upper half of the result.
+#[inline(always)]
+fn nearest_bf16(v: f32) -> u32 {
+    let nan = v.to_bits() | 0x0040_0000;
+    if v.is_nan() { nan } else { nearest_bf16_of_number(v) }
+}
+
+/// [`nearest_bf16`] of what is not NaN.
+#[inline(always)]
+fn nearest_bf16_of_number(v: f32) -> u32 {
     let bits = v.to_bits();
     // Half of the last place that stays; a tie rounds up only to an even number. A carry reaches the exponent.
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    let nan = bits | 0x0040_0000;
-    bf16::from_bits((if v.is_nan() { nan } else { rounded } >> 16) as u16)
+    bits.wrapping_add(0x7fff + (bits >> 16 & 1))
 }
 
 /// The difference of the exponents' biases, in the exponent of an f32.
@@ -67,31 +81,29 @@ pub(super) fn f16_from_f32(v: f32) -> f16 {
 }
 
 /// Numbers of 64 bits that are looked at before they are converted.
-const BLOCK: usize = 256;
+const BLOCK: usize = 512;
 
 /// Rounds numbers of 64 bits to nearest, ties to even. Both slices have the same length.
 pub(super) fn bf16s_from_f64(from: &[f64], to: &mut [bf16]) {
-    // The least magnitude of a bf16 with all digits.
-    let smallest = f64::from(f32::MIN_POSITIVE);
-    // A number that is a bf16, or more than all of them.
-    let upper = |v: f64| bf16::from_bits(((v as f32).to_bits() >> 16) as u16);
-    let special = |v: f64| {
-        // 1.5 times the number whose last place is that of the smallest bf16, 2^-133.
-        let round = f64::from_bits((1023 + 52 - 133) << 52 | 1 << 51);
-        let subnormal = ((v.abs() + round) - round).copysign(v);
-        let number = if v.abs() < smallest { subnormal } else { seven_digits(v) };
-        if v.is_nan() { v } else { number }
-    };
+    // Rounded to f32 first, a number is rounded wrongly only where that is a tie.
+    let mut near = [0.0f32; BLOCK];
     simd(
         #[inline(always)]
         || {
             for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-                // As a mask, which comparisons make.
-                let is_special = |v: f64| if v.abs() >= smallest { 0 } else { u64::MAX };
-                if from.iter().fold(0, |any, &v| any | is_special(v)) == 0 {
-                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = upper(seven_digits(v)));
+                let near = &mut near[..from.len()];
+                // How near the numbers are to a tie, and how large the largest is: of integers, for which there are SIMD instructions.
+                let (mut nearest_tie, mut largest) = (u32::MAX, 0);
+                for (near, &v) in near.iter_mut().zip(from) {
+                    *near = v as f32;
+                    nearest_tie = nearest_tie.min(near.to_bits() & 0xffff ^ 0x8000);
+                    largest = largest.max(near.to_bits() & !SIGN);
+                }
+                if nearest_tie > 0 && largest <= INFINITY {
+                    let of = |v: f32| bf16::from_bits((nearest_bf16_of_number(v) >> 16) as u16);
+                    to.iter_mut().zip(&*near).for_each(|(to, &v)| *to = of(v));
                 } else {
-                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = upper(special(v)));
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = bf16_from_f32(v.to_odd_f32()));
                 }
             }
         },
@@ -173,6 +185,19 @@ pub(crate) trait HalfLoops: Copy + Send + Sync {
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Loops;
 
+/// Pairs of bf16 that are converted at a time.
+const PAIRS: usize = 16;
+
+/// The last elements, and zeros.
+#[inline(always)]
+fn padded<T: Pod, const L: usize>(rest: &[T]) -> [T; L] {
+    let mut x = [T::zeroed(); L];
+    if !rest.is_empty() {
+        x[..rest.len()].copy_from_slice(rest);
+    }
+    x
+}
+
 impl HalfLoops for Bf16Loops {
     type Half = bf16;
     const TWO_TO_16: u16 = 0x4780;
@@ -186,15 +211,40 @@ impl HalfLoops for Bf16Loops {
 
     #[inline(always)]
     fn map<N: Number>(self, x: &[bf16], y: &mut [bf16], f: impl Fn(N) -> N) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = bf16_from_f32(f(Self::wide(x)).to_f32());
-        }
+        self.map_both(
+            x,
+            x,
+            y,
+            #[inline(always)]
+            |x, _| f(x),
+        );
     }
 
     #[inline(always)]
     fn map_both<N: Number>(self, a: &[bf16], b: &[bf16], y: &mut [bf16], f: impl Fn(N, N) -> N) {
-        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
-            *y = bf16_from_f32(f(Self::wide(a), Self::wide(b)).to_f32());
+        const UPPER: u32 = 0xffff_0000;
+        let wide = |bits: u32| N::from_f32(f32::from_bits(bits));
+        let ((a, a_rest), (b, b_rest), (y, y_rest)) = (
+            a.as_chunks::<{ 2 * PAIRS }>(),
+            b.as_chunks::<{ 2 * PAIRS }>(),
+            y.as_chunks_mut::<{ 2 * PAIRS }>(),
+        );
+        let (last_a, last_b) = (padded(a_rest), padded(b_rest));
+        for i in 0..y.len() + usize::from(!y_rest.is_empty()) {
+            // A pair in 32 bits is widened by one instruction each, without moving numbers to other lanes.
+            let a: [u32; PAIRS] = bytemuck::cast(*a.get(i).unwrap_or(&last_a));
+            let b: [u32; PAIRS] = bytemuck::cast(*b.get(i).unwrap_or(&last_b));
+            let mut of = [0; PAIRS];
+            for l in 0..PAIRS {
+                let low = f(wide(a[l] << 16), wide(b[l] << 16));
+                let high = f(wide(a[l] & UPPER), wide(b[l] & UPPER));
+                of[l] = nearest_bf16(low.to_f32()) >> 16 | nearest_bf16(high.to_f32()) & UPPER;
+            }
+            let of: [bf16; 2 * PAIRS] = bytemuck::cast(of);
+            match y.get_mut(i) {
+                Some(y) => *y = of,
+                None => y_rest.copy_from_slice(&of[..y_rest.len()]),
+            }
         }
     }
 
@@ -488,11 +538,6 @@ impl<C: Converts> HalfLoops for F16Loops<C> {
                 |a, b| f(a, b),
             );
         }
-        let padded = |rest: &[f16]| {
-            let mut x = [f16::ZERO; WIDE];
-            x[..rest.len()].copy_from_slice(rest);
-            x
-        };
         if !y_rest.is_empty() {
             y_rest.copy_from_slice(&self.both(padded(a_rest), padded(b_rest), f)[..y_rest.len()]);
         }
@@ -522,7 +567,24 @@ impl<C: Converts> HalfLoops for F16Loops<C> {
 
 /// Converts each element by instructions for f16. False, and nothing is done, on a machine without them. Both slices have the
 /// same length.
-pub(super) fn f16s_to_f32(from: &[f16], to: &mut [f32]) -> bool {
+pub(super) fn widen_f16s<N: Number>(from: &[f16], to: &mut [N]) -> bool {
+    if let Some(to) = f32::same_mut(to) {
+        return f16s_to_f32(from, to);
+    }
+    let mut wide = [0.0; BLOCK];
+    from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)).all(|(from, to)| {
+        let wide = &mut wide[..from.len()];
+        let is_done = f16s_to_f32(from, wide);
+        simd(
+            #[inline(always)]
+            || to.iter_mut().zip(&*wide).for_each(|(to, &v)| *to = N::from_f32(v)),
+        );
+        is_done
+    })
+}
+
+/// [`widen_f16s`] to f32.
+fn f16s_to_f32(from: &[f16], to: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let Some(loops) = f16_loops() {
         with_f16_loops!(loops, loops => loops.widen_all(from, to));
@@ -541,79 +603,4 @@ pub(super) fn f16s_from_f32(from: &[f32], to: &mut [f16]) -> bool {
     }
     let _ = (from, to);
     false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_numbers_of_16_bits_convert_as_half_does() {
-        for bits in 0..=u16::MAX {
-            let (b, h) = (bf16::from_bits(bits), f16::from_bits(bits));
-            // The crate sets a bit of a signalling NaN.
-            let quiet = if b.is_nan() { 0x0040_0000 } else { 0 };
-            assert_eq!(bf16_to_f32(b).to_bits() | quiet, b.to_f32_const().to_bits(), "bf16 {bits:04x}");
-            assert_eq!(f16_to_f32(h).to_bits(), h.to_f32_const().to_bits(), "f16 {bits:04x}");
-        }
-    }
-
-    /// In slices, whose conversion may be an instruction of the machine.
-    #[test]
-    fn slices_of_f16_convert_as_numbers_do() {
-        let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
-        let mut wide = vec![0.0; all.len() - 3];
-        if f16s_to_f32(&all[3..], &mut wide) {
-            for (wide, &half) in wide.iter().zip(&all[3..]) {
-                assert_eq!(wide.to_bits(), f16_to_f32(half).to_bits(), "{:04x}", half.to_bits());
-            }
-        }
-        let numbers: Vec<f32> = (0..u32::MAX).step_by(997).map(f32::from_bits).chain(wide).collect();
-        let mut halves = vec![f16::ZERO; numbers.len()];
-        if f16s_from_f32(&numbers, &mut halves) {
-            for (half, &v) in halves.iter().zip(&numbers) {
-                assert_eq!(half.to_bits(), f16_from_f32(v).to_bits(), "{:08x}", v.to_bits());
-            }
-        }
-    }
-
-    /// Numbers all over the range, and around every tie: the lower bits of a number of 16 bits, halfway and beside it.
-    #[test]
-    fn numbers_of_32_bits_are_rounded_as_half_does() {
-        let near =
-            |bits: u32, half: u32| [0, 1, half - 1, half, half + 1, 2 * half - 1].map(|low| bits | low);
-        let of_bf16 = (0..1 << 16).flat_map(|high: u32| near(high << 16, 1 << 15));
-        let of_f16 = (0..1 << 19).flat_map(|high: u32| near(high << 13, 1 << 12));
-        for bits in of_bf16.chain(of_f16).chain((0..u32::MAX).step_by(997)) {
-            let v = f32::from_bits(bits);
-            assert_eq!(bf16_from_f32(v).to_bits(), bf16::from_f32_const(v).to_bits(), "bf16 of {bits:08x}");
-            assert_eq!(f16_from_f32(v).to_bits(), f16::from_f32_const(v).to_bits(), "f16 of {bits:08x}");
-        }
-    }
-
-    /// Numbers all over the range, every tie, and numbers so near to one that f32 cannot tell.
-    #[test]
-    fn numbers_of_64_bits_are_rounded_to_bf16_once() {
-        let numbers = (0..=u16::MAX).flat_map(|high| {
-            let (low, next) =
-                (bf16::from_bits(high).to_f64(), bf16::from_bits(high.wrapping_add(1)).to_f64());
-            let tie = (low + next) / 2.0;
-            [
-                low,
-                tie,
-                tie * (1.0 + 1e-12),
-                tie * (1.0 - 1e-12),
-                low * (1.0 + 1e-3),
-                f64::from(f32::MAX) * low,
-            ]
-        });
-        let mut numbers: Vec<f64> = numbers.chain([1e300, -1e-300, f64::MIN_POSITIVE / 4.0]).collect();
-        // In blocks with ties and without.
-        numbers.extend((0..1000).map(|i| f64::from(i) * 0.1 - 17.3));
-        let mut found = vec![bf16::ZERO; numbers.len()];
-        bf16s_from_f64(&numbers, &mut found);
-        for (found, &v) in found.iter().zip(&numbers) {
-            assert_eq!(found.to_bits(), bf16_from_f32(v.to_odd_f32()).to_bits(), "{v:e}");
-        }
-    }
 }
