@@ -121,7 +121,7 @@ pub fn log(x: f32) -> f32 {
     let m = f32::from_bits((bits & 0x007f_ffff) + std::f32::consts::FRAC_1_SQRT_2.to_bits());
     let f = m - 1.0;
     // (ln(1 + f) - f + f^2 / 2) / f^3.
-    let p = polynomial(
+    let p = polynomial_by_pairs(
         f,
         [
             0.333_333_17,
@@ -135,7 +135,8 @@ pub fn log(x: f32) -> f32 {
         ],
     );
     let z = f * f;
-    let y = e * LN_2_LOW + f * z * p - 0.5 * z + f + e * LN_2_HIGH;
+    let small = e.mul_add(LN_2_LOW, f * z * p);
+    let y = e.mul_add(LN_2_HIGH, f + z.mul_add(-0.5, small));
     let y = if x == f32::INFINITY { x } else { y };
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
     if x >= 0.0 { y } else { f32::NAN }
@@ -203,27 +204,37 @@ pub fn erf(x: f32) -> f32 {
 /// Negative infinity gives NaN, as the formula does.
 #[inline(always)]
 pub fn gelu(x: f32) -> f32 {
-    let a = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
-    // -ln(erfc(a)) / a for a <= 4; above, erf rounds to 1.
-    let t = if a > 4.0 { 4.0 } else { a };
+    /// Above, `erf(x / sqrt 2)` rounds to 1.
+    const END: f32 = 4.0 * std::f32::consts::SQRT_2;
+    /// The low bits of a sum with this are those of the exponent of `2^(n - 1)`.
+    const ROUND_EXPONENT: f32 = ROUND + 126.0;
+    let size = x.abs();
+    let t = if size > END { END } else { size };
+    // log2(erfc(t / sqrt 2)) / t
     let q = polynomial_by_pairs(
         t,
         [
-            1.128_379_3,
-            0.636_616_1,
-            0.102_799_214,
-            -0.019_217_145,
-            -0.000_058_778_536,
-            0.001_576_757_3,
-            -0.000_587_949_1,
-            0.000_106_026_21,
-            -0.000_008_043_773,
+            -1.151_108_6,
+            -0.459_173_38,
+            -0.052_611_61,
+            0.007_239_104_2,
+            -0.000_275_500_8,
+            -0.000_127_885_55,
+            0.000_027_020_626,
+            -0.000_001_801_909,
         ],
     );
-    let half = 0.5 * exp_of_moderate(-t * q);
-    let half = if a > 4.0 { 0.0 } else { half };
+    // erfc / 2 = 2^(n - 1) 2^r
+    let rounded = t.mul_add(q, ROUND_EXPONENT);
+    let r = t.mul_add(q, -(rounded - ROUND_EXPONENT));
+    let half = polynomial_by_pairs(r, EXP2) * f32::from_bits(rounded.to_bits() << 23);
+    let half = if size > END { 0.0 } else { half };
     x * if x > 0.0 { 1.0 - half } else { half }
 }
+
+/// `2^r` for `|r| <= 1/2`.
+const EXP2: [f32; 6] =
+    [1.000_000_1, 0.693_146_97, 0.240_221_2, 0.055_507_134, 0.009_675_541, 0.001_327_647_2];
 
 const TWO_SQRT_2_OVER_PI: f32 = 1.595_769_2;
 const GELU_CUBIC: f32 = 0.044_715;
