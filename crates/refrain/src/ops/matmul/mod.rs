@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
-use crate::device::cpu::numeric::Real;
+use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Bf16Operand, Widened, output};
 use crate::device::cuda::{Gpu, Product, View};
@@ -62,25 +62,39 @@ fn matrix<'a, R>(data: &'a [R], layout: &Layout) -> Matrix<'a, R> {
 }
 
 fn run<R: Real>(dtype: DType, args: &HostArgs<'_>) -> Result<()> {
+    let [_, columns] = result_sizes(args);
+    if columns == 1 && args.read_shape(0).numel() > 0 && args.read_layout(0).is_inner_contiguous() {
+        match dtype {
+            DType::F16 if args.read_dtype(0) == dtype => return run_vector::<half::f16, R>(dtype, args),
+            DType::BF16 if args.read_dtype(0) == dtype => return run_vector::<half::bf16, R>(dtype, args),
+            _ => {}
+        }
+    }
     let (a, b) = (Widened::<R>::rounded(args, 0, dtype)?, Widened::<R>::rounded(args, 1, dtype)?);
     let (mode, epilogue) = (Accumulate::of(args, 0), Epilogue::default);
-    batched(args, [a.get(), b.get()], |a, b, c| gemm::gemm(Single, a, b, c, mode, epilogue()))
+    batched(args, (a.get(), b.get()), |a, b, c| gemm::gemm(Single, a, b, c, mode, epilogue()))
+}
+
+/// A matrix of numbers of 16 bits times a vector, without a copy of the matrix.
+fn run_vector<T: Stored, R: Real>(dtype: DType, args: &HostArgs<'_>) -> Result<()> {
+    let (a, b, mode) = (args.read::<T>(0)?, Widened::<R>::rounded(args, 1, dtype)?, Accumulate::of(args, 0));
+    batched(args, (a, b.get()), |a, b, c| gemm::vector_product(a, b.t(), c, mode))
 }
 
 fn run_pairs(pairs: Bf16Pairs, args: &HostArgs<'_>) -> Result<()> {
     let (a, b) = (Bf16Operand::of(args, 0)?, Bf16Operand::of(args, 1)?);
     let (mode, epilogue) = (Accumulate::of(args, 0), Epilogue::default);
-    batched(args, [a.get(), b.get()], |a, b, c| {
+    batched(args, (a.get(), b.get()), |a, b, c| {
         let (a, b) = (Paired::of(a), Paired::of(b.t()));
         gemm::gemm(pairs, a.matrix(), b.matrix().t(), c, mode, epilogue());
     })
 }
 
-/// Calls `product` for each product of a batch, with its factors of `operands`.
-fn batched<E: Sync, R: Real>(
+/// Calls `product` for each product of a batch, with its factors of `a` and `b`.
+fn batched<A: Sync, B: Sync, R: Real>(
     args: &HostArgs<'_>,
-    [a, b]: [&[E]; 2],
-    product: impl Fn(Matrix<'_, E>, Matrix<'_, E>, MatrixMut<'_, R>) + Sync,
+    (a, b): (&[A], &[B]),
+    product: impl Fn(Matrix<'_, A>, Matrix<'_, B>, MatrixMut<'_, R>) + Sync,
 ) -> Result<()> {
     let (la, lb) = (args.read_layout(0), args.read_layout(1));
     let [m, n] = result_sizes(args);
@@ -90,9 +104,8 @@ fn batched<E: Sync, R: Real>(
         }
         let body = |(i, c): (usize, &mut [R])| {
             // An operand of an empty sum has no first element.
-            let from = |data: &'_ [E], offset: usize| offset.min(data.len());
-            let a = matrix(&a[from(a, matrix_offset(la, i))..], la);
-            let b = matrix(&b[from(b, matrix_offset(lb, i))..], lb);
+            let a = matrix(&a[matrix_offset(la, i).min(a.len())..], la);
+            let b = matrix(&b[matrix_offset(lb, i).min(b.len())..], lb);
             product(a, b, MatrixMut::row_major(c, m, n));
         };
         parallel::for_each(true, c.par_chunks_mut(m * n).enumerate(), body);

@@ -150,3 +150,24 @@ fn products_of_f32_are_smaller_by_less_than_a_last_bit() {
         }
     }
 }
+
+/// Of numbers of 16 bits, which are converted row by row.
+#[test]
+fn a_matrix_of_halves_times_a_vector_is_the_rounded_sum_of_products() {
+    for device in devices() {
+        for (m, k) in [(1, 1), (3, 17), (5, 512), (70, 1500), (4, 0)] {
+            for (dtype, unit) in [(DType::F16, 2f64.powi(-11)), (DType::BF16, 2f64.powi(-8))] {
+                let halves = |shape: &[usize]| ramp(shape, &device).to_dtype(dtype).unwrap();
+                let (a, x) = (halves(&[m, k + 3]).narrow(1, 2, k).unwrap(), halves(&[k, 1]));
+                let wide = |t: &Tensor| t.to_dtype(DType::F64).unwrap().copy().unwrap();
+                let exact = reference(&wide(&a), &wide(&x));
+                let found = wide(&a.matmul(&x).unwrap()).to_vec::<f64>().unwrap();
+                assert_eq!(found.len(), m);
+                for (found, exact) in found.iter().zip(&exact) {
+                    let bound = exact.abs() * unit + k as f64 * 1e-6;
+                    assert!((found - exact).abs() <= bound, "{m} {k} {dtype}: {found}, not {exact}");
+                }
+            }
+        }
+    }
+}

@@ -38,6 +38,7 @@ pub(crate) use epilogue::Epilogue;
 use epilogue::Finish;
 use pack::{pack_panels, packed_len};
 pub(crate) use terms::{Paired, Single, Terms};
+pub(crate) use vector::vector_product;
 
 /// A matrix to read: element `(i, j)` is `data[i * row_stride + j * col_stride]`.
 #[derive(Clone, Copy, Debug)]
@@ -144,11 +145,11 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
     assert_eq!((a.rows, a.cols, b.cols), (c.rows, b.rows, c.cols), "shapes of a product");
     if M::COUNT == 1 && epilogue.is_empty() && a.cols > 0 {
         if b.cols == 1 && a.col_stride == 1 {
-            return vector::product(a, b.t(), c, accumulate);
+            return vector_product(a, b.t(), c, accumulate);
         }
         if a.rows == 1 && b.row_stride == 1 {
             let c = MatrixMut { rows: c.cols, cols: 1, row_stride: 1, ..c };
-            return vector::product(b.t(), a, c, accumulate);
+            return vector_product(b.t(), a, c, accumulate);
         }
     }
     if epilogue.is_empty() && reduction::is_tall(terms, a, b) {

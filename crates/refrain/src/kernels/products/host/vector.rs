@@ -4,16 +4,16 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::{Accumulate, Matrix, MatrixMut};
-use crate::device::cpu::numeric::Real;
+use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::arch;
-use crate::kernels::rows::{LANES, each_task, rows_a_task};
+use crate::kernels::rows::{LANES, each_task, load, rows_a_task};
 use crate::kernels::sums::{RUN, in_halves, registers};
 
 /// `c (+)= a x`: a dot product for each row of `a`, whose elements lie one after the other. `x` has one row, `c` one
-/// column.
-pub(super) fn product<T: Real>(
-    a: Matrix<'_, T>,
+/// column. Rows of other numbers are converted four at a time, so that the copies stay in the L1 cache.
+pub(crate) fn vector_product<S: Stored, T: Real>(
+    a: Matrix<'_, S>,
     x: Matrix<'_, T>,
     c: MatrixMut<'_, T>,
     accumulate: Accumulate,
@@ -44,17 +44,24 @@ struct Dots<'a, T, F> {
     accumulate: Accumulate,
 }
 
-impl<'a, T: Real, F: Fn(usize) -> &'a [T]> WithSimd for Dots<'a, T, F> {
+impl<'a, E: Stored, T: Real, F: Fn(usize) -> &'a [E]> WithSimd for Dots<'a, T, F> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Dots { row, x, c, row_stride, accumulate } = self;
         let count = c.len().div_ceil(row_stride);
+        let k = x.len();
+        let mut copies = Scratch::<T>::new(if T::same::<E>(&[]).is_some() { 0 } else { 4 * k });
         for first in (0..count).step_by(4) {
             // Four at a time, because an addition waits for the one before it in its lane.
-            let row = |i: usize| row((first + i).min(count - 1));
-            let dots = four(simd, [row(0), row(1), row(2), row(3)], x);
+            let mut rest = &mut *copies;
+            let mut rows = [&[][..]; 4];
+            for (i, to) in rows.iter_mut().enumerate() {
+                let (copy, after) = rest.split_at_mut(k.min(rest.len()));
+                (*to, rest) = (load(row((first + i).min(count - 1)), copy), after);
+            }
+            let dots = four(simd, rows, x);
             for (i, dot) in (first..count).zip(dots) {
                 let c = &mut c[i * row_stride];
                 *c = if accumulate == Accumulate::Add { *c + dot } else { dot };
