@@ -89,6 +89,21 @@ fn first_outside<I: Position>(index: &[I], count: usize) -> Option<usize> {
     Some(chunk * CHECKED + within)
 }
 
+/// `y[i] = x[index[i]]`, [`missing`] for an index out of range. `y` is not longer than the index.
+pub(crate) fn pick<T: Stored, I: Position>(x: &[T], index: &[I], y: &mut [T]) {
+    /// Some at a time: a loop over one costs as much as the one.
+    const AT_ONCE: usize = 8;
+    let one = |i: I| i.within(x.len()).map_or_else(missing, |i| x[i]);
+    let ((index, last), (y, last_y)) =
+        (index[..y.len()].as_chunks::<AT_ONCE>(), y.as_chunks_mut::<AT_ONCE>());
+    for (y, index) in y.iter_mut().zip(index) {
+        for l in 0..AT_ONCE {
+            y[l] = one(index[l]);
+        }
+    }
+    last_y.iter_mut().zip(last).for_each(|(y, &i)| *y = one(i));
+}
+
 /// The value for an index out of range: NaN, or 0 for dtypes without NaN.
 #[cold]
 #[inline(never)]

@@ -4,7 +4,7 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, convert, store, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
-use crate::kernels::positions::{Position, check_range, missing, unravel};
+use crate::kernels::positions::{Position, check_range, missing, pick, unravel};
 use crate::tensor::{DType, Layout, Shape};
 
 fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape) -> Result<()> {
@@ -25,16 +25,7 @@ pub(super) fn gather<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>)
                 (at.iter().zip(strides).enumerate()).map(|(d, (i, s))| if d == axis { 0 } else { i * s }).sum();
             let index = &index[i * to[last]..][..row.len()];
             if axis == last {
-                let x = &x[start..][..size];
-                // Some at a time: a loop over one costs as much as the one.
-                let ((index, last), (row, last_of_row)) = (index.as_chunks::<8>(), row.as_chunks_mut::<8>());
-                let pick = |i: I| i.within(x.len()).map_or_else(missing, |i| x[i]);
-                for (y, index) in row.iter_mut().zip(index) {
-                    for l in 0..index.len() {
-                        y[l] = pick(index[l]);
-                    }
-                }
-                last_of_row.iter_mut().zip(last).for_each(|(y, &i)| *y = pick(i));
+                pick(&x[start..][..size], index, row);
             } else {
                 let pick = |j, i: I| i.within(size).map_or_else(missing, |i| x[start + i * strides[axis] + j]);
                 row.iter_mut().zip(index).enumerate().for_each(|(j, (y, &i))| *y = pick(j, i));

@@ -4,7 +4,7 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
-use crate::kernels::positions::{Position, check_range, missing};
+use crate::kernels::positions::{Position, check_range, missing, pick};
 use crate::tensor::Shape;
 
 /// Columns that are summed together, in registers or the L1 cache.
@@ -47,9 +47,7 @@ fn select_elements<T: Stored, I: Position>((x, size): (&[T], usize), index: &[I]
     while !rest.is_empty() {
         let (row, column) = (at / index.len(), at % index.len());
         let (y, others) = rest.split_at_mut(rest.len().min(index.len() - column));
-        let from = &x[row * size..][..size];
-        let selected = index[column..].iter().map(|i| i.within(size).map_or_else(missing, |i| from[i]));
-        y.iter_mut().zip(selected).for_each(|(y, v)| *y = v);
+        pick(&x[row * size..][..size], &index[column..], y);
         at += y.len();
         rest = others;
     }
