@@ -92,14 +92,15 @@ pub(super) fn bf16s_from_f64(from: &[f64], to: &mut [bf16]) {
         || {
             for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
                 let near = &mut near[..from.len()];
-                // How near the numbers are to a tie, and how large the largest is: of integers, for which there are SIMD instructions.
-                let (mut nearest_tie, mut largest) = (u32::MAX, 0);
-                for (near, &v) in near.iter_mut().zip(from) {
-                    *near = v as f32;
-                    nearest_tie = nearest_tie.min(near.to_bits() & 0xffff ^ 0x8000);
-                    largest = largest.max(near.to_bits() & !SIGN);
+                near.iter_mut().zip(from).for_each(|(near, &v)| *near = v as f32);
+                // The lower halves, of which that of a tie is the least, and the largest size: of integers, for which there are SIMD
+                // instructions. By loops of their own, in which all numbers have one width.
+                let (mut least, mut largest) = (i32::MAX, 0);
+                for v in &*near {
+                    least = least.min((v.to_bits() << 16) as i32);
+                    largest = largest.max(v.to_bits() & !SIGN);
                 }
-                if nearest_tie > 0 && largest <= INFINITY {
+                if least > i32::MIN && largest <= INFINITY {
                     let of = |v: f32| bf16::from_bits((nearest_bf16_of_number(v) >> 16) as u16);
                     to.iter_mut().zip(&*near).for_each(|(to, &v)| *to = of(v));
                 } else {
