@@ -189,3 +189,23 @@ fn what_does_not_fit_is_named() {
         assert!(matches!(x.index_select(0, &floats), Err(Error::DTypeMismatch { op: "index_select", .. })));
     }
 }
+
+/// Elements are picked some at a time, and then what is left.
+#[test]
+fn rows_of_any_length_are_picked_from() {
+    for device in devices() {
+        let x = range(&[3, 40], &device);
+        let all = x.to_vec::<f64>().unwrap();
+        for n in [1, 7, 8, 9, 16, 23] {
+            let places: Vec<i64> = (0..n).map(|i| (i * 17 + 5) % 40).collect();
+            let picked: Vec<f64> = (0..3)
+                .flat_map(|row| places.iter().map(move |&i| (row, i as usize)))
+                .map(|(row, i)| all[row * 40 + i])
+                .collect();
+            let index = Tensor::from_slice(&places, [places.len()], &device).unwrap();
+            assert_eq!(x.index_select(1, &index).unwrap().to_vec::<f64>().unwrap(), picked, "{n}");
+            let for_each = index.broadcast_to([3, places.len()]).unwrap();
+            assert_eq!(x.gather(1, &for_each).unwrap().to_vec::<f64>().unwrap(), picked, "{n}");
+        }
+    }
+}
