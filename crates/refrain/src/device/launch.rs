@@ -32,6 +32,11 @@ pub(crate) trait Kernel: Send + Sync {
         false
     }
 
+    /// Whether [`Kernel::host`] takes hardly longer than to read and to write memory.
+    fn streams(&self) -> bool {
+        false
+    }
+
     /// Workspace bytes that the CUDA kernels need.
     fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize>;
 

@@ -110,6 +110,11 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether the kernel on the CPU takes hardly longer than to read and to write memory.
+    fn streams(&self) -> bool {
+        false
+    }
+
     /// Workspace bytes that the CUDA kernels need.
     fn cuda_workspace(&self, _launch: &Launch<'_>, _gpu: &dyn Gpu) -> Result<usize> {
         Ok(0)
@@ -195,6 +200,10 @@ impl<O: Op> Kernel for O {
 
     fn needs_kernel_threads(&self) -> bool {
         Op::needs_kernel_threads(self)
+    }
+
+    fn streams(&self) -> bool {
+        Op::streams(self)
     }
 
     fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {

@@ -108,7 +108,7 @@ pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
         // It waits for other ranks. Those in this process need the kernel threads meanwhile.
         Some(_) => kernel(),
         None if launch.kernel.needs_kernel_threads() => parallel::inside(kernel),
-        None => parallel::run(all.map(bytes).sum(), kernel),
+        None => parallel::run(all.map(bytes).sum(), launch.kernel.streams(), kernel),
     }
 }
 

@@ -18,8 +18,9 @@ use crate::sync::with_flag;
 /// From this many elements, a separate task is worthwhile.
 const GRAIN: usize = 1 << 14;
 
-/// Launches that touch fewer bytes run on the calling thread.
-const SMALL: usize = 1 << 15;
+/// Launches that touch fewer bytes run on the calling thread: to hand them over and to wait takes 10 to 15 us. The second number is
+/// for kernels that hardly compute.
+const SMALL: [usize; 2] = [1 << 15, 3 << 20];
 
 /// The pool: as many threads as rayon's global pool has (`RAYON_NUM_THREADS`, or what the program set). `None` if the
 /// system gives no threads, or if shuttle runs them all on one; then kernels run on the calling thread.
@@ -83,9 +84,10 @@ pub(crate) fn refuse_engine(op: &'static str) -> Result<()> {
     Err(Error::Kernel { op, message: message.to_owned() })
 }
 
-/// Runs a kernel that touches `bytes` bytes, with all threads if that is worthwhile.
-pub(super) fn run<R: Send>(bytes: usize, kernel: impl FnOnce() -> R + Send) -> R {
-    if bytes < SMALL { kernel() } else { replay(kernel) }
+/// Runs a kernel that touches `bytes` bytes, and only reads and writes them if it `streams`, with all threads if that is
+/// worthwhile.
+pub(super) fn run<R: Send>(bytes: usize, streams: bool, kernel: impl FnOnce() -> R + Send) -> R {
+    if bytes < SMALL[usize::from(streams)] { kernel() } else { replay(kernel) }
 }
 
 /// Runs the kernels of a program, with all threads.
@@ -207,10 +209,12 @@ mod tests {
     #[test]
     fn one_thread_runs_its_kernels_and_replays_itself() {
         let me = thread::current().id();
-        let here = || [run(SMALL, || thread::current().id()), replay(|| thread::current().id())];
+        let launch = |streams| run(SMALL[0], streams, || thread::current().id());
+        let here = || [launch(false), replay(|| thread::current().id())];
         let is_split = rayon::current_num_threads() > 1;
         let not_here = here().map(|thread| thread != me);
         assert_eq!(not_here, [is_split; 2]);
+        assert_eq!(launch(true), me, "it hardly computes");
         on_one_thread(|| {
             assert_eq!(here(), [me; 2]);
             assert_ne!(inside(|| thread::current().id()), me);

@@ -134,6 +134,10 @@ impl Op for Binary {
         host(*self, self, args)
     }
 
+    fn streams(&self) -> bool {
+        *self != Binary::Pow
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         run(self.text(), "BOTH", args.read_dtype(0), &[], args)
     }
@@ -289,6 +293,10 @@ impl Op for WithScalar {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host(self.op, self, args)
+    }
+
+    fn streams(&self) -> bool {
+        self.op != Binary::Pow
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {

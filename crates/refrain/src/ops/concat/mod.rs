@@ -81,6 +81,10 @@ impl Op for Concat {
         Ok(())
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::concat(self, args)
     }

@@ -48,6 +48,10 @@ impl Op for Copy {
         elementwise::copy(args, args.write_dtype(0))
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::copy(args)
     }
@@ -114,6 +118,10 @@ impl Op for Cast {
             DType::Bool => elementwise::truth(args, through, &NonZero),
             _ => elementwise::copy(args, through),
         }
+    }
+
+    fn streams(&self) -> bool {
+        true
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {

@@ -93,6 +93,10 @@ impl Op for Masked {
         host::backward(self.scale, args)
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::backward(self.scale, args)
     }

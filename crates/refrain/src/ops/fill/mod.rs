@@ -31,6 +31,10 @@ impl Op for Fill {
         with_stored!(args.write_dtype(0), T => elementwise::fill(args, T::from_number(self.value)))
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::fill(self.value, args)
     }

@@ -83,6 +83,10 @@ impl Op for Reorder {
         Ok(())
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::reorder(self, args)
     }

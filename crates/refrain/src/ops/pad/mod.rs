@@ -102,6 +102,10 @@ impl Op for Pad {
         Ok(())
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::pad(self, self.value_as(args.write_dtype(0)), args)
     }

@@ -143,6 +143,10 @@ impl Op for Reduce {
         }
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::forward(self.kind, self.extent, args)
     }

@@ -50,6 +50,10 @@ impl Op for Repeat {
         Ok(())
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::repeat(self, args)
     }

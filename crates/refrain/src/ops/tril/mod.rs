@@ -71,6 +71,10 @@ impl Op for Triangle {
         Ok(())
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         let (shape, size) = (args.read_shape(0), args.write_dtype(0).size());
         let n = shape.numel();

@@ -87,6 +87,23 @@ impl Op for Unary {
         }
     }
 
+    fn streams(&self) -> bool {
+        use Unary::{Abs, Ceil, Clamp, Floor, LeakyRelu, Neg, Reciprocal, Relu, Round, Sign, Square};
+        matches!(
+            self,
+            Neg | Abs
+                | Sign
+                | Reciprocal
+                | Square
+                | Relu
+                | Floor
+                | Ceil
+                | Round
+                | LeakyRelu { .. }
+                | Clamp { .. }
+        )
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         let text = if args.read_dtype(0).is_float() { Some(self.float_text()) } else { self.int_text() };
         let missing = || Error::internal(self.label(), "it takes no integers");

@@ -60,6 +60,10 @@ impl Op for MaskedFill {
         elementwise::number(args, dtype, &Filled(self.value_as(dtype)))
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::masked_fill(self.value_as(args.write_dtype(0)), args)
     }

@@ -77,6 +77,10 @@ impl Op for Where {
         elementwise::number(args, args.write_dtype(0), self)
     }
 
+    fn streams(&self) -> bool {
+        true
+    }
+
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::forward(args)
     }
