@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::program::Program;
+use super::rules::OP;
 use crate::device::program::{Bound, Executable, StorageRef};
 use crate::device::{Device, Hired, Storage};
 use crate::error::Result;
@@ -26,7 +27,6 @@ struct Placed {
 
 impl Placed {
     fn new(program: Program, device: &Device) -> Result<Placed> {
-        const OP: &str = "step";
         let block = match device.keeps_temporaries_apart() {
             true => None,
             false => Some(Storage::new(OP, device, program.block_bytes())?),
@@ -60,18 +60,7 @@ impl Placed {
     }
 
     fn bound(&self) -> Bound<'_> {
-        Bound {
-            launches: &self.program.recorded.launches,
-            fused: &self.program.fused,
-            order: &self.program.order,
-            waits: &self.program.waits,
-            externals: &self.program.recorded.externals,
-            temporaries: &self.temporaries,
-            lives: &self.program.index,
-            touched: &self.externals,
-            written: &self.written,
-            effects: &self.program.recorded.outside,
-        }
+        Bound { touched: &self.externals, written: &self.written, ..bound(&self.program, &self.temporaries) }
     }
 
     /// The operation that writes to the memory of `t`, if any.
@@ -87,31 +76,50 @@ impl Placed {
     }
 }
 
-/// A program with memory, for which the driver prepares in the background.
+/// A program with these temporaries, without what its launches do to external storages.
+fn bound<'a>(program: &'a Program, temporaries: &'a [Recycled<Storage>]) -> Bound<'a> {
+    Bound {
+        launches: &program.recorded.launches,
+        fused: &program.fused,
+        order: &program.order,
+        waits: &program.waits,
+        externals: &program.recorded.externals,
+        temporaries,
+        lives: &program.index,
+        touched: &[],
+        written: &[],
+        effects: &program.recorded.outside,
+    }
+}
+
+/// A program without memory, for which the driver prepares in the background.
 pub(super) struct Ahead {
-    placed: Placed,
+    program: Program,
     background: Option<Hired>,
 }
 
 impl Ahead {
-    /// Gives a program its memory, and begins what its first replay waits for.
+    /// Begins what the first replay waits for.
     pub(super) fn new(program: Program, device: &Device) -> Result<Ahead> {
+        // Kernels are asked for before memory has a place.
+        let nowhere = Storage::new(OP, &Device::cpu_scratch(), 0)?;
+        let temporaries = vec![nowhere; program.places().count()];
+        let background = device.compile_ahead(&bound(&program, &temporaries));
+        Ok(Ahead { program, background })
+    }
+
+    pub(super) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Gives the program its memory, and waits until it can be replayed.
+    pub(super) fn finish(self, device: &Device) -> Result<Ready> {
+        let Ahead { program, background } = self;
         let placed = Placed::new(program, device)?;
         let bound = placed.bound();
         // Verify once instead of before every launch of every replay.
         (0..bound.len()).try_for_each(|at| bound.with_launch(at, |launch| launch.verify()))?;
-        let background = device.compile_ahead(&bound);
-        Ok(Ahead { placed, background })
-    }
-
-    pub(super) fn program(&self) -> &Program {
-        &self.placed.program
-    }
-
-    /// Waits until the program can be replayed.
-    pub(super) fn finish(self, device: &Device) -> Result<Ready> {
-        let Ahead { placed, background } = self;
-        let executable = device.compile(&placed.bound())?;
+        let executable = device.compile(&bound)?;
         drop(background);
         Ok(Ready { placed, executable })
     }

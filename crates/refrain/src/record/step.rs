@@ -255,7 +255,8 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
     /// (and every step) that a program is going to need, in that order, before the first call of any: their kernels are
     /// compiled while the first ones already run. A step keeps as many programs as [`StepOptions::keep`] says.
     ///
-    /// The state that the closure reads must be what it is at the first call; what differs is [`Error::RecordingChanged`] there.
+    /// The state that the closure reads must be what it is at the first call; what differs is [`Error::RecordingChanged`] there. The
+    /// first call also takes the memory that the program needs.
     ///
     /// # Errors
     /// As [`Step::call`] when it records.
