@@ -12,7 +12,7 @@ pub struct Replays {
     /// How long it took to record the program that ran last (with gradient accumulation, that of a micro-batch).
     pub recording: Duration,
     /// The steps that [`Replays::launches`] and [`Replays::allocations`] count. It excludes steps whose program was
-    /// recorded in the same measurement, since recording allocates memory.
+    /// called for the first time in the same measurement, since that allocates memory.
     pub steps: u64,
     /// Kernel launches.
     pub launches: u64,
@@ -59,15 +59,15 @@ impl Replays {
 /// The counters of the device before some steps.
 pub(crate) struct Before {
     stats: Stats,
-    programs: u64,
+    first_calls: u64,
 }
 
 impl Before {
     pub(crate) fn now<'s>(device: &Device, steps: impl Iterator<Item = &'s Step<'static>>) -> Before {
-        Before { stats: device.stats(), programs: programs(steps) }
+        Before { stats: device.stats(), first_calls: first_calls(steps) }
     }
 
-    /// Counts the steps taken since then, unless a program was recorded for them.
+    /// Counts the steps taken since then, unless a program was called for the first time.
     pub(crate) fn count<'s>(
         self,
         replays: &mut Replays,
@@ -75,7 +75,7 @@ impl Before {
         device: &Device,
         steps: impl Iterator<Item = &'s Step<'static>>,
     ) {
-        if programs(steps) == self.programs {
+        if first_calls(steps) == self.first_calls {
             let after = device.stats();
             replays.steps += count;
             replays.launches += after.launches - self.stats.launches;
@@ -84,7 +84,6 @@ impl Before {
     }
 }
 
-/// The number of programs recorded so far.
-fn programs<'s>(steps: impl Iterator<Item = &'s Step<'static>>) -> u64 {
-    steps.map(|step| step.programs() as u64 + step.evictions()).sum()
+fn first_calls<'s>(steps: impl Iterator<Item = &'s Step<'static>>) -> u64 {
+    steps.map(Step::first_calls).sum()
 }

@@ -123,6 +123,7 @@ pub struct Step<'f, F: ?Sized = dyn Fn(&[Tensor]) -> Returned + 'f> {
     clock: u64,
     current: usize,
     recordings: u64,
+    first_calls: u64,
     replays: u64,
     evictions: u64,
     /// When the first program was ready, and how long checks have taken since then.
@@ -169,6 +170,7 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
             clock: 0,
             current: 0,
             recordings: 0,
+            first_calls: 0,
             replays: 0,
             evictions: 0,
             started: None,
@@ -268,9 +270,9 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
     /// let (full, last) = (Tensor::ones([64], DType::F32, &device)?, Tensor::ones([10], DType::F32, &device)?);
     /// step.record_ahead(&[full.clone()])?;
     /// step.record_ahead(&[last])?;
-    /// assert_eq!((step.programs(), step.replays()), (2, 0));
+    /// assert_eq!((step.programs(), step.first_calls()), (2, 0));
     /// step.call(&[full])?;
-    /// assert_eq!((step.programs(), step.replays()), (2, 1));
+    /// assert_eq!((step.programs(), step.first_calls()), (2, 1));
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn record_ahead(&mut self, inputs: &[Tensor]) -> Result<()> {
@@ -395,6 +397,11 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
         self.recordings
     }
 
+    /// How many programs were called for the first time so far. Such a call takes the memory of its program.
+    pub fn first_calls(&self) -> u64 {
+        self.first_calls
+    }
+
     /// How often programs were replayed so far. Runs of [`Step::profile`] and eager runs
     /// ([`Fallback::Eager`](crate::Fallback)) do not count.
     ///
@@ -485,6 +492,7 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
             };
         }
         self.entries.insert(self.current, entry);
+        self.first_calls += 1;
         Ok(())
     }
 
