@@ -347,8 +347,10 @@ fn a_target_may_be_a_part_of_each_window() {
             let mut step = Step::new(&device, |x| Ok(vec![x[0].mse_loss(&x[1].narrow(2, start, len)?)?]));
             step.call(&[x, windows]).unwrap();
             let copies = step.program().unwrap().recorded_launches() - 1;
-            // For a GPU, short rows are copied first.
-            assert_eq!(copies, usize::from(len < 64 && device.kind() != DeviceKind::Cpu), "{len} {device}");
+            // For a GPU, short rows are copied first, also where its kernels are only written down.
+            let is_for_gpu =
+                device.kind() != DeviceKind::Cpu || std::env::var_os("REFRAIN_KERNELS").is_some();
+            assert_eq!(copies, usize::from(len < 64 && is_for_gpu), "{len} {device}");
         }
     }
 }
