@@ -8,6 +8,8 @@ mod common;
 mod norms;
 mod products;
 
+use std::fmt;
+
 use common::{counting, devices, tensor, values};
 use refrain::{DType, Device, DeviceKind, Generator, Result, Step, Tensor};
 
@@ -155,6 +157,30 @@ fn random_program(seed: u64, shape: &[usize], state: &State) -> Result<Vec<Tenso
 
 fn bits(tensors: &[Tensor]) -> Vec<(DType, Vec<u64>)> {
     tensors.iter().map(|t| (t.dtype(), values(t).into_iter().map(f64::to_bits).collect())).collect()
+}
+
+/// Calls a step twice and compares it with the same eager code, bit for bit; each has operands and a generator of its own. Returns
+/// after how many calls the program's text `is_fused`.
+fn compare(
+    case: &dyn fmt::Debug,
+    device: &Device,
+    state: impl Fn() -> Vec<Tensor>,
+    run: impl Fn(&[Tensor], &Generator) -> Result<Vec<Tensor>>,
+    is_fused: impl Fn(&str) -> bool,
+) -> usize {
+    let [eager, recorded] = [0, 1].map(|_| (state(), Generator::new(device, 5).unwrap()));
+    let mut step = Step::new(device, |_| Ok(run(&recorded.0, &recorded.1)?));
+    let mut fused = 0;
+    for replay in 0..2 {
+        let expected = bits(&run(&eager.0, &eager.1).unwrap());
+        let outputs = step.call(&[]).unwrap();
+        let found: Vec<Tensor> = (0..outputs.len()).map(|i| outputs.copy(i).unwrap()).collect();
+        let program = step.program().unwrap();
+        assert_eq!(bits(&found), expected, "{device}, {case:?}, replay {replay}\n{program}");
+        fused += usize::from(is_fused(&program.to_string()));
+    }
+    step.finish().unwrap();
+    fused
 }
 
 #[test]

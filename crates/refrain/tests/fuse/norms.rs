@@ -3,7 +3,7 @@
 use refrain::{Activation, DType, Device, Generator, Precision, Result, Step, Tensor, with_precision};
 
 use super::common::{devices, sanitized};
-use super::{Numbers, bits, filled, fusing, launches};
+use super::{Numbers, compare, filled, fusing, launches};
 
 /// Rows, columns and the length of sums: tiles that are full and others, and rows of which lanes hold vectors of each size.
 const SIZES: [[usize; 3]; 14] = [
@@ -118,21 +118,10 @@ fn random_norms(precision: Precision, dtype: DType) {
         for seed in 0..seeds {
             let sizes = SIZES[seed as usize % SIZES.len()];
             let case = Case { seed, sizes, precision, dtype, device: device.clone() };
-            let [eager, recorded] = [0, 1].map(|_| (case.state(), Generator::new(&device, 5).unwrap()));
-            with_precision(precision, || {
-                let mut step = Step::new(&device, |_| Ok(case.run(&recorded.0, &recorded.1)?));
-                for replay in 0..2 {
-                    let expected = bits(&case.run(&eager.0, &eager.1).unwrap());
-                    let outputs = step.call(&[]).unwrap();
-                    let found: Vec<Tensor> = (0..outputs.len()).map(|i| outputs.copy(i).unwrap()).collect();
-                    let program = step.program().unwrap();
-                    let what = format!("{device}, {case:?}, replay {replay}\n{program}");
-                    assert_eq!(bits(&found), expected, "{what}");
-                    fused += usize::from(ends_with_a_norm(&program.to_string()));
-                    all += usize::from(fuses);
-                }
-                step.finish().unwrap();
+            fused += with_precision(precision, || {
+                compare(&case, &device, || case.state(), |s, random| case.run(s, random), ends_with_a_norm)
             });
+            all += 2 * usize::from(fuses);
         }
     }
     // GPUs that have `wgmma` compute wide rows of f32 in tiles that take no tail, so that a norm behind it stays apart.

@@ -3,7 +3,7 @@
 use refrain::{Activation, DType, Device, Generator, Precision, Result, Step, Tensor, with_precision};
 
 use super::common::{devices, sanitized};
-use super::{Numbers, bits, filled, fusing, launches};
+use super::{Numbers, bits, compare, filled, fusing, launches};
 
 /// Rows, columns and the length of sums: of one row, odd ones, narrow ones, large tiles, and sums that are split.
 const SIZES: [[usize; 3]; 9] = [
@@ -125,19 +125,14 @@ fn random_products(precision: Precision, dtype: DType) {
     for device in devices() {
         for seed in 0..seeds {
             let case = Case::new(seed, precision, dtype, &device);
-            let [eager, recorded] = [0, 1].map(|_| (case.state(), Generator::new(&device, 5).unwrap()));
-            with_precision(case.precision, || {
-                let mut step = Step::new(&device, |_| Ok(case.run(&recorded.0, &recorded.1)?));
-                for replay in 0..2 {
-                    let expected = bits(&case.run(&eager.0, &eager.1).unwrap());
-                    let outputs = step.call(&[]).unwrap();
-                    let found: Vec<Tensor> = (0..outputs.len()).map(|i| outputs.copy(i).unwrap()).collect();
-                    let program = step.program().unwrap();
-                    let what = format!("{device}, {case:?}, replay {replay}\n{program}");
-                    assert_eq!(bits(&found), expected, "{what}");
-                    fused += usize::from(starts_with_a_product(&program.to_string()));
-                }
-                step.finish().unwrap();
+            fused += with_precision(precision, || {
+                compare(
+                    &case,
+                    &device,
+                    || case.state(),
+                    |s, random| case.run(s, random),
+                    starts_with_a_product,
+                )
             });
         }
     }
