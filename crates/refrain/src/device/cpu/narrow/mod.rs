@@ -165,7 +165,16 @@ pub(crate) trait HalfLoops: Copy + Send + Sync {
     /// Runs a closure with loops, compiled for the instructions of the machine.
     fn run<O>(self, f: impl FnOnce() -> O) -> O;
     /// `y[i] = f(x[i])`, inside [`run`](Self::run). All slices have the same length.
-    fn map<N: Number>(self, x: &[Self::Half], y: &mut [Self::Half], f: impl Fn(N) -> N);
+    #[inline(always)]
+    fn map<N: Number>(self, x: &[Self::Half], y: &mut [Self::Half], f: impl Fn(N) -> N) {
+        self.map_both(
+            x,
+            x,
+            y,
+            #[inline(always)]
+            |x, _| f(x),
+        );
+    }
     /// `y[i] = f(a[i], b[i])`, likewise.
     fn map_both<N: Number>(
         self,
@@ -208,17 +217,6 @@ impl HalfLoops for Bf16Loops {
     #[inline(always)]
     fn run<O>(self, f: impl FnOnce() -> O) -> O {
         simd(f)
-    }
-
-    #[inline(always)]
-    fn map<N: Number>(self, x: &[bf16], y: &mut [bf16], f: impl Fn(N) -> N) {
-        self.map_both(
-            x,
-            x,
-            y,
-            #[inline(always)]
-            |x, _| f(x),
-        );
     }
 
     #[inline(always)]
@@ -513,17 +511,6 @@ impl<C: Converts> HalfLoops for F16Loops<C> {
     #[inline(always)]
     fn run<O>(self, f: impl FnOnce() -> O) -> O {
         self.0.vectorize(f)
-    }
-
-    #[inline(always)]
-    fn map<N: Number>(self, x: &[f16], y: &mut [f16], f: impl Fn(N) -> N) {
-        self.map_both(
-            x,
-            x,
-            y,
-            #[inline(always)]
-            |x, _| f(x),
-        );
     }
 
     #[inline(always)]
