@@ -27,6 +27,11 @@ const MAX_NARROW: usize = 8;
 /// From this many numbers on, tensor cores are faster for a sum over rows.
 const LONG_COLUMN: usize = 1024;
 
+/// Numbers along k of a tile of TF32 numbers for groups of warps.
+const TF32_DEPTH: usize = 32;
+/// The maximum size of C for groups of warps in TF32. On an H200, a product of 3,072 x 1,024 numbers gained, one of 27,552 x 256 lost.
+const MOST_NUMBERS_OF_TF32: usize = 1 << 22;
+
 /// Whether a product is a long sum over rows, as the gradient of a weight is.
 fn sums_rows(p: &Product) -> bool {
     !p.a.dense[1] && !p.b.dense[0] && p.k >= LONG_COLUMN
@@ -80,7 +85,7 @@ impl TensorTile {
 pub(super) struct GroupTile {
     pub(super) warps: usize,
     pub(super) fragments: usize,
-    /// What is multiplied, as the text names it: f32 as the sum of two TF32 numbers, f16 or bf16.
+    /// What is multiplied, as the text names it: f32 as the sum of two TF32 numbers, or rounded to TF32; f16 or bf16.
     pub(super) form: &'static str,
     /// Blocks that run at once, some room left for other launches of a step, and how long they take for a step along k as it
     /// was measured on an H200, of one unit.
@@ -94,6 +99,13 @@ impl GroupTile {
         GroupTile { warps: 8, fragments: 16, form: "SPLIT_TF32", at_once: 132, pace: 17 },
         GroupTile { warps: 8, fragments: 8, form: "SPLIT_TF32", at_once: 132, pace: 10 },
         GroupTile { warps: 4, fragments: 8, form: "SPLIT_TF32", at_once: 396, pace: 14 },
+    ];
+
+    /// The tiles for a product of f32 that is rounded to TF32.
+    const OF_TF32: [GroupTile; 3] = [
+        GroupTile { warps: 8, fragments: 16, form: "TF32", at_once: 264, pace: 14 },
+        GroupTile { warps: 8, fragments: 8, form: "TF32", at_once: 264, pace: 8 },
+        GroupTile { warps: 4, fragments: 8, form: "TF32", at_once: 528, pace: 7 },
     ];
 
     /// The tiles for a product of f16 or bf16.
@@ -118,12 +130,17 @@ impl GroupTile {
 
     /// Whether numbers are multiplied as they are in memory.
     pub(super) fn as_they_are(self) -> bool {
-        self.form != "SPLIT_TF32"
+        !matches!(self.form, "SPLIT_TF32" | "TF32")
     }
 
     /// Numbers per tile along k.
     pub(super) fn depth(self) -> usize {
-        if self.as_they_are() { 64 } else { 32 }
+        if self.as_they_are() { 64 } else { TF32_DEPTH }
+    }
+
+    /// Numbers that are multiplied for each number of f32.
+    fn parts(self) -> usize {
+        if self.form == "SPLIT_TF32" { 2 } else { 1 }
     }
 
     /// How many tiles a block has room for: of both operands, or of B alone.
@@ -141,17 +158,25 @@ impl GroupTile {
         let [m, n] = self.size();
         let slot = match self.as_they_are() {
             true => (m + n) * self.depth() * 2,
-            false => 2 * n * self.depth() * 4,
+            false => self.parts() * n * self.depth() * 4,
         };
         steps.min(self.slots()) * slot
+    }
+
+    /// Whether groups are faster than warps that work alone for a product of f32 rounded to TF32: that fills tiles along k, whose
+    /// blocks nearly all run at once. Of more blocks, one computes while others wait, and small ones wait less.
+    fn fits_tf32(p: &Product) -> bool {
+        p.a.dense[1] && p.k >= 2 * TF32_DEPTH && p.m * p.n <= MOST_NUMBERS_OF_TF32
     }
 
     /// `None` if the product does not suit warp groups.
     fn of(p: &Product, form: &'static str) -> Option<GroupTile> {
         let (tiles, suits) = match form {
-            "SPLIT_TF32" => {
+            "SPLIT_TF32" | "TF32" => {
                 let near = |step: usize| step * size_of::<f32>() <= u32::MAX as usize;
-                (GroupTile::OF_F32, near(p.a.col) && near(p.b.row))
+                let tiles = if form == "TF32" { GroupTile::OF_TF32 } else { GroupTile::OF_F32 };
+                let fits = form == "SPLIT_TF32" || GroupTile::fits_tf32(p);
+                (tiles, near(p.a.col) && near(p.b.row) && fits)
             }
             "F16" | "BF16" => {
                 let as_it_is = [&p.a, &p.b].iter().all(|x| x.dtype == p.dtype);
@@ -165,7 +190,7 @@ impl GroupTile {
             return None;
         }
         // Rows of f32 that do not run along k are read number by number; small tiles would read too many.
-        let small = form != "SPLIT_TF32" || p.a.dense[1] || p.m <= tiles[2].size()[0];
+        let small = tiles[0].as_they_are() || p.a.dense[1] || p.m <= tiles[2].size()[0];
         tiles.into_iter().take(if small { 3 } else { 2 }).min_by_key(|tile| tile.time(p))
     }
 
@@ -477,9 +502,13 @@ mod tests {
         // Rows of 70 bf16 are not a multiple of the 16 bytes of a copy. f32 is read number by number.
         assert!(!groups(&product(DType::BF16, [100, 70, 512], true)));
         assert!(groups(&product(DType::F32, [100, 70, 511], true)));
-        // f32 that is rounded to TF32, or to bf16 beside a bf16 operand, uses other kernels.
-        let tf32 = Product { precision: Precision::Tf32, ..product(DType::F32, [100, 64, 512], true) };
-        assert!(!groups(&tf32));
+        let tf32 =
+            |sizes, along_k| Product { precision: Precision::Tf32, ..product(DType::F32, sizes, along_k) };
+        assert!(groups(&tf32([100, 64, 512], true)));
+        assert!(!groups(&tf32([100, 64, 512], false)), "numbers of A along k lie apart");
+        assert!(!groups(&tf32([100, 64, 32], true)), "a single tile along k");
+        assert!(!groups(&tf32([40_000, 256, 128], true)), "many blocks");
+        // f32 that is rounded to bf16 beside a bf16 operand uses other kernels.
         let mut mixed = product(DType::BF16, [100, 64, 512], true);
         mixed.b.dtype = DType::F32;
         assert!(!groups(&mixed));

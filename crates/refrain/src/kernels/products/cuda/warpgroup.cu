@@ -1,16 +1,22 @@
-// Matrix products of f32, each number split into the sum of two TF32 numbers, by warp groups (PTX ISA, "Asynchronous
-// warpgroup level matrix instructions"; compute capability 9.0). A block computes a tile of C. Its warps load rows of
-// A directly into registers, and share B's tile, split into two parts, in shared memory. A block splits each number
+// Matrix products of f32, each number rounded to TF32 or split into the sum of two TF32 numbers, by warp groups (PTX ISA,
+// "Asynchronous warpgroup level matrix instructions"; compute capability 9.0). A block computes a tile of C. Its warps load rows of
+// A directly into registers, and share B's tile, in one part or in two, in shared memory. A block rounds or splits each number
 // once. The warps of a block compute different rows. Constants, beside those of tiles.cu:
 //   SUMS         also sums A's rows
 //   MEMORY_BYTES the shared memory for two tiles of B; a launch of one step has half of it
 
-static_assert(FORM == SPLIT_TF32 && TILE_K == 32, "what is multiplied");
+static_assert((FORM == SPLIT_TF32 || FORM == TF32) && TILE_K == 32, "what is multiplied");
 static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "the form of a tile");
 
-// The bytes of one part of a tile of B (128 bytes per column), and of both parts. There are two such slots.
-constexpr int PART_BYTES = TILE_N * TILE_K * 4, SLOT_BYTES = 2 * PART_BYTES;
+// The bytes of one part of a tile of B (128 bytes per column), and of all parts. There are two such slots.
+constexpr int PART_BYTES = TILE_N * TILE_K * 4, SLOT_BYTES = PARTS * PART_BYTES;
 static_assert(2 * SLOT_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
+
+// The parts of a number that are multiplied: both, or one in `high`.
+DEVICE void take_apart(float x, u32& high, u32& low) {
+    if (FORM == SPLIT_TF32) split_tf32(x, high, low);
+    else high = round_tf32(x);
+}
 
 // Of 16 numbers along k of a row of A, lane t of four holds those at 4t .. 4t + 3. Two instructions multiply the 16
 // numbers; instruction h sees 8 of them: first those at 2h of the four lanes, then those at 2h + 1. Columns of B are
@@ -116,40 +122,34 @@ struct PiecesOfB {
     DEVICE void write(unsigned char* slot, const float (*x)[4]) const {
         #pragma unroll
         for (int e = 0; e < EACH; e++) {
-            vec<u32, 4> high, low;
+            vec<u32, 4> parts[PARTS];
             #pragma unroll
-            for (int i = 0; i < 4; i++) split_tf32(x[e][i], high.at[i], low.at[i]);
-            if (B_ALONG_K) {
-                #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    unsigned char* to = slot + place_of_piece(line + e * SWEEP, (piece & ~3) + i) + (piece & 3) * 4;
-                    *reinterpret_cast<u32*>(to) = high.at[i];
-                    *reinterpret_cast<u32*>(to + PART_BYTES) = low.at[i];
+            for (int i = 0; i < 4; i++) take_apart(x[e][i], parts[0].at[i], parts[PARTS - 1].at[i]);
+            #pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                if (B_ALONG_K) {
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        unsigned char* to = slot + place_of_piece(line + e * SWEEP, (piece & ~3) + i) + (piece & 3) * 4;
+                        *reinterpret_cast<u32*>(to + part * PART_BYTES) = parts[part].at[i];
+                    }
+                } else {
+                    unsigned char* to = slot + place_of_piece(line, piece + e * SWEEP);
+                    store<4>(reinterpret_cast<u32*>(to + part * PART_BYTES), parts[part]);
                 }
-            } else {
-                unsigned char* to = slot + place_of_piece(line, piece + e * SWEEP);
-                store<4>(reinterpret_cast<u32*>(to), high);
-                store<4>(reinterpret_cast<u32*>(to + PART_BYTES), low);
             }
         }
     }
 };
 
-// d = a b for 16 of the tile's numbers along k: `high` and `low` hold those of A's rows g and g + 8; the descriptor
-// `slot` points to B's.
-DEVICE void multiply_quads(float (*d)[4], const u32* const* high, const u32* const* low, u64 slot) {
-    auto multiply = [&](const u32* const* a, u64 b, bool adds) {
-        #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const u32 *u = a[0] + 2 * i, *w = a[1] + 2 * i;
-            multiply_group<FRAGS_N>(d, u[0], w[0], u[1], w[1], b + i * (32 >> 4), adds || i > 0);
-        }
-    };
-    begin_groups();
-    multiply(low, slot, false);
-    multiply(high, slot + (PART_BYTES >> 4), true);
-    multiply(high, slot, true);
-    commit_groups();
+// Begins d = a b, or d += a b if `adds`, for 16 of the tile's numbers along k of one part of each: `a` holds those of A's rows g
+// and g + 8; the descriptor `b` points to B's.
+DEVICE void multiply_quads(float (*d)[4], const u32* const* a, u64 b, bool adds) {
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const u32 *u = a[0] + 2 * i, *w = a[1] + 2 * i;
+        multiply_group<FRAGS_N>(d, u[0], w[0], u[1], w[1], b + i * (32 >> 4), adds || i > 0);
+    }
 }
 
 KERNEL_THAT_WAITS(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
@@ -176,8 +176,7 @@ KERNEL_THAT_WAITS(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     };
     bool sums = SUMS && p.tile_n == 0;
     float sum[2] = {0, 0};
-    // Tensor cores truncate their sums; this addition rounds.
-    float acc[1][FRAGS_N][4], part[FRAGS_N][4];
+    float acc[1][FRAGS_N][4];
     clear(acc);
 
     read();
@@ -190,7 +189,7 @@ KERNEL_THAT_WAITS(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
             for (int q = 0; q < QUADS; q++) {
                 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    split_tf32(x[h][q][i], high[h][q][i], low[h][q][i]);
+                    take_apart(x[h][q][i], high[h][q][i], low[h][q][i]);
                     if (sums) sum[h] += x[h][q][i];
                 }
             }
@@ -203,22 +202,46 @@ KERNEL_THAT_WAITS(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
         read();
         // After this, the tensor cores see the tile, and no thread needs the previous one.
         __syncthreads();
+        u64 tile = description + (slot * SLOT_BYTES >> 4);
+#if FORM == TF32
+        begin_groups();
+        #pragma unroll
+        for (int q = 0; q < QUADS; q++) {
+            const u32* a[2] = {high[0][q], high[1][q]};
+            multiply_quads(acc[0], a, tile + (q * 64 >> 4), true);
+        }
+        commit_groups();
+        wait_for_groups<FRAGS_N, 0>(acc[0]);
+        #pragma unroll
+        for (int q = 0; q < QUADS; q++) {
+            #pragma unroll
+            for (int h = 0; h < 2; h++) keep_until_here<4>(high[h][q]);
+        }
+#else
         #pragma unroll
         for (int q = 0; q < QUADS; q++) {
             const u32 *of_high[2] = {high[0][q], high[1][q]}, *of_low[2] = {low[0][q], low[1][q]};
-            multiply_quads(part, of_high, of_low, description + ((slot * SLOT_BYTES + q * 64) >> 4));
+            u64 b = tile + (q * 64 >> 4);
+            float part[FRAGS_N][4];
+            begin_groups();
+            multiply_quads(part, of_low, b, false);
+            multiply_quads(part, of_high, b + (PART_BYTES >> 4), true);
+            multiply_quads(part, of_high, b, true);
+            commit_groups();
             wait_for_groups<FRAGS_N, 0>(part);
             #pragma unroll
             for (int h = 0; h < 2; h++) {
                 keep_until_here<4>(high[h][q]);
                 keep_until_here<4>(low[h][q]);
             }
+            // Tensor cores truncate their sums; this addition rounds.
             #pragma unroll
             for (int l = 0; l < FRAGS_N; l++) {
                 #pragma unroll
                 for (int e = 0; e < 4; e++) acc[0][l][e] += part[l][e];
             }
         }
+#endif
     }
 
     finish_block(j, p, acc, memory);
