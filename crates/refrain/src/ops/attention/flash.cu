@@ -27,7 +27,7 @@ DEVICE int place(int row, int at) { return row * PITCH + at; }
 #endif
 constexpr int EIGHTS = WIDTH / 8;
 // Blocks on a multiprocessor that the registers must leave room for.
-constexpr int RESIDENT = GROUPS && !HAS_SCORES ? 3 : 1;
+constexpr int RESIDENT = HAS_SCORES ? 1 : 3;
 constexpr bool FEW_REGISTERS = GROUPS && !HAS_SCORES && !DROPS;
 
 // Sums and maxima over the four lanes that share a row.
