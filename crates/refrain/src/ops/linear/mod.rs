@@ -9,17 +9,21 @@ use smallvec::{SmallVec, smallvec};
 
 use super::reduce;
 use super::unary::{Unary, UnaryBackward};
-use super::{Op, Spec, Specs, apply, apply_all_on, apply_into_on};
+use super::{Op, Spec, Specs, apply, apply_all_on, apply_into, apply_into_on};
 use crate::activation::Activation;
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
-use crate::device::{CudaArgs, HostArgs, Launch};
+use crate::device::{CudaArgs, DeviceKind, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::products;
 use crate::kernels::reduction::Extent;
 use crate::precision::{precision, rounded};
 use crate::tensor::{DType, Shape, Tensor};
 use crate::types::Precision;
+
+/// From this many multiplications on, an activation apart from its product was measured to be as fast or faster: on an H200, a
+/// product of 86,016 x 512 by 512 x 2,048 numbers of bf16 with GELU took 603 us, the product alone 265.
+const LEAST_WORK_APART: usize = 1 << 32;
 
 impl Activation {
     /// The activation as an operation of its own.
@@ -323,6 +327,9 @@ impl Tensor {
         activation: Activation,
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
+        if let Some(function) = function_apart(self, weight, activation, residual) {
+            return apply(function, &[&self.linear(weight, bias, Activation::None, None)?]);
+        }
         let (op, inputs) = linear(self, weight, bias, activation, residual);
         let operands = op.operands(&inputs)?;
         let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
@@ -339,11 +346,35 @@ impl Tensor {
         residual: Option<&Tensor>,
         dst: &Tensor,
     ) -> Result<()> {
+        if let Some(function) = function_apart(self, weight, activation, residual) {
+            self.linear_into(weight, bias, Activation::None, None, dst)?;
+            return apply_into(function, &[dst], dst);
+        }
         let (op, inputs) = linear(self, weight, bias, activation, residual);
         let operands = op.operands(&inputs)?;
         let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
         apply_into_on(op, &inputs, &operands, dst)
     }
+}
+
+/// The activation of a wide layer on a GPU, where it is an operation of its own: the library computes such a product so much faster
+/// than our own kernel computes both that reading the result once more pays off, and the activation shares its kernel with the
+/// elementwise operations that follow it. The library has no f32 products that are not rounded to TF32.
+fn function_apart(
+    x: &Tensor,
+    weight: &Tensor,
+    activation: Activation,
+    residual: Option<&Tensor>,
+) -> Option<Unary> {
+    let rounds = match precision().result(x.dtype()) {
+        DType::F16 | DType::BF16 => true,
+        DType::F32 => precision() == Precision::Tf32,
+        _ => false,
+    };
+    let work = x.numel().saturating_mul(weight.dims().first().copied().unwrap_or(0));
+    let is_apart =
+        rounds && residual.is_none() && work >= LEAST_WORK_APART && x.device().kind() != DeviceKind::Cpu;
+    activation.unary().filter(|_| is_apart)
 }
 
 fn linear<'a>(

@@ -1,5 +1,5 @@
 use crate::ops::testing::devices;
-use crate::{Activation, DType, Error, Tensor, gradcheck};
+use crate::{Activation, DType, DeviceKind, Error, Tensor, gradcheck};
 
 fn ramp(n: usize, step: f64) -> Vec<f64> {
     (0..n).map(|i| ((i as f64 * step + 0.3) * 1.7).sin()).collect()
@@ -203,6 +203,43 @@ fn gradients_of_layers_of_all_sizes_agree_with_those_in_f64() {
                     "{rows} {inputs} {outputs} {dtype}, {parameters}, of {name}: {away:e} of {tolerance:e}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn the_activation_of_a_wide_layer_on_a_gpu_is_an_operation_of_its_own() {
+    let (rows, width) = (2048, 1024);
+    for device in devices().into_iter().filter(|device| device.kind() != DeviceKind::Cpu) {
+        let tensor = |shape: [usize; 2], step| {
+            let x = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
+            x.mul_scalar(0.1).unwrap().to_dtype(DType::BF16).unwrap().detach()
+        };
+        let (x, w) = (tensor([rows, width], 0.7), tensor([2 * width, width], 1.1));
+        assert_eq!(x.numel() * w.dims()[0], 1 << 32);
+        let b = w.select(1, 3).unwrap().copy().unwrap();
+        let gradient = |y: Tensor| {
+            y.sum(()).unwrap().backward().unwrap();
+            let gradient = w.grad().unwrap().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            w.zero_grad().unwrap();
+            gradient
+        };
+        w.set_requires_grad(true).unwrap();
+        let bits = |y: &Tensor| y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+        for activation in [Activation::Gelu, Activation::Relu] {
+            let apart = activation.apply(&x.linear(&w, Some(&b), Activation::None, None).unwrap()).unwrap();
+            let y = x.linear(&w, Some(&b), activation, None).unwrap();
+            assert_eq!(bits(&y), bits(&apart), "{device} {activation:?}");
+            let into = Tensor::zeros([rows, 2 * width], DType::BF16, &device).unwrap();
+            x.linear_into(&w, Some(&b), activation, None, &into).unwrap();
+            assert_eq!(bits(&y), bits(&into), "{device} {activation:?}");
+            assert_eq!(gradient(y), gradient(apart), "{device} {activation:?}");
+            // One row less is not wide: GELU takes sums that are not rounded, on which it depends.
+            let narrow = x.narrow(0, 0, rows - 1).unwrap();
+            let y = narrow.linear(&w, Some(&b), activation, None).unwrap();
+            let apart = narrow.linear(&w, Some(&b), Activation::None, None).unwrap();
+            let same = bits(&y) == bits(&activation.apply(&apart).unwrap());
+            assert_eq!(same, activation == Activation::Relu, "{device} {activation:?}");
         }
     }
 }
