@@ -34,9 +34,21 @@ KERNEL_THAT_WAITS(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds
         slope_of[threadIdx.x] = sums.slope * inv * inv * share;
     }
     __syncthreads();
-#else
-    const COMPUTE* __restrict__ totals = p.totals;
 #endif
+    // The gradient of an element is (d - level - (x - mean) slope) scale.
+    struct Slope { COMPUTE mean, level, slope, scale; };
+    auto slope_of_channel = [&](INDEX c) -> Slope {
+#if MERGES
+        return {mean_of[c], level_of[c], slope_of[c], scale_of[c]};
+#else
+        const COMPUTE inv = invs[c], scale = to<COMPUTE>(weight[c]) * inv;
+        if (!TRAINING) return {(COMPUTE)0, (COMPUTE)0, (COMPUTE)0, scale};
+        return {means[c], p.totals[2 * c] * share, p.totals[2 * c + 1] * inv * share, scale};
+#endif
+    };
+    Slope kept[FIXED ? VEC : 1];
+    #pragma unroll
+    for (int i = 0; i < VEC; i++) if (FIXED) kept[i] = slope_of_channel(channel[0] + i);
     while (at < n) {
         #pragma unroll
         for (int k = 0; k < ELEMENTS_AHEAD; k++) {
@@ -44,18 +56,9 @@ KERNEL_THAT_WAITS(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds
             if (place < n) {
                 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    INDEX c = INNER ? channel[k] : channel[k] + i;
-#if MERGES
-                    if (TRAINING) d[k][i] = d[k][i] - level_of[c] - (v[k][i] - mean_of[c]) * slope_of[c];
-                    d[k][i] *= scale_of[c];
-#else
-                    COMPUTE inv = invs[c];
-                    if (TRAINING) {
-                        COMPUTE level = totals[2 * c] * share, slope = totals[2 * c + 1] * inv * share;
-                        d[k][i] = d[k][i] - level - (v[k][i] - means[c]) * slope;
-                    }
-                    d[k][i] *= to<COMPUTE>(weight[c]) * inv;
-#endif
+                    const Slope s = FIXED ? kept[FIXED ? i : 0] : slope_of_channel(INNER ? channel[k] : channel[k] + i);
+                    if (TRAINING) d[k][i] = d[k][i] - s.level - (v[k][i] - s.mean) * s.slope;
+                    d[k][i] *= s.scale;
                 }
                 const vec<IN, VEC> result = stored(dx + place, d[k]);
                 if (STORES) put_all(dx + place, result);
@@ -67,7 +70,7 @@ KERNEL_THAT_WAITS(batch_norm_backward, BatchNormBackwardArgs, p, __launch_bounds
             }
         }
         at += ELEMENTS_AHEAD * step;
-        channels_of(channel, at, step, channels, inner);
+        if (!FIXED) channels_of(channel, at, step, channels, inner);
         if (TRAINING) fetch_ahead(v, x, at, step, n);
         fetch_ahead(d, dy, at, step, n);
     }

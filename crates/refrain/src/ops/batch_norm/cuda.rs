@@ -129,6 +129,10 @@ enum Statistics {
     Running,
 }
 
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// How many neighbours have one channel each, or all one channel.
 fn row(Extent { n: channels, inner, .. }: Extent) -> usize {
     if inner == 1 { channels } else { inner }
@@ -185,14 +189,24 @@ impl Pass<'_> {
             .flag("RUNNING", statistics == Statistics::Running);
         let multiprocessors = args.multiprocessors();
         let whole = (n / vec).div_ceil(THREADS);
+        // Blocks whose vectors are a whole number of rows of channels.
+        let period = channels / gcd(channels, THREADS * vec);
+        let fixed = |blocks: usize| inner == 1 && blocks >= period;
         let blocks = match statistics {
             // Each block reads all sums, so a block for each multiprocessor is enough if its threads load their elements at once.
             Statistics::Merged => {
                 let fewest = multiprocessors.max(whole.div_ceil(ELEMENTS_AHEAD));
                 whole.min(fewest).min(multiprocessors * RESIDENT_BLOCKS)
             }
+            Statistics::Stored | Statistics::Running
+                if fixed(whole.min(multiprocessors * RESIDENT_BLOCKS)) =>
+            {
+                whole.min(multiprocessors * RESIDENT_BLOCKS)
+            }
             Statistics::Stored | Statistics::Running => whole.min(multiprocessors * MANY_BLOCKS),
         };
+        let blocks = if fixed(blocks) { blocks / period * period } else { blocks };
+        let spec = spec.flag("FIXED", fixed(blocks));
         (spec, Grid::line(blocks, THREADS as u32))
     }
 }

@@ -51,5 +51,5 @@ DEVICE INDEX channel_of(INDEX at, INDEX channels, INDEX inner) { return (INNER ?
 // Those of the vectors at `at`, and at each `step` from there.
 DEVICE void channels_of(INDEX* c, INDEX at, INDEX step, INDEX channels, INDEX inner) {
     #pragma unroll
-    for (int k = 0; k < ELEMENTS_AHEAD; k++) c[k] = channel_of(at + k * step, channels, inner);
+    for (int k = 0; k < ELEMENTS_AHEAD; k++) c[k] = k > 0 && FIXED ? c[0] : channel_of(at + k * step, channels, inner);
 }

@@ -36,9 +36,18 @@ KERNEL_THAT_WAITS(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
     scale_of[threadIdx.x] = own_weight * running.inv;
     if (blockIdx.x == 0 && threadIdx.x < channels) running.store(p.means, p.invs, own);
     __syncthreads();
-#else
-    const COMPUTE *__restrict__ means = p.means, *__restrict__ invs = p.invs;
 #endif
+    struct Affine { COMPUTE mean, scale, shift; };
+    auto affine_of = [&](INDEX c) -> Affine {
+#if MERGES || RUNNING
+        return {mean_of[c], scale_of[c], shift_of[c]};
+#else
+        return {p.means[c], to<COMPUTE>(weight[c]) * p.invs[c], to<COMPUTE>(bias[c])};
+#endif
+    };
+    Affine kept[FIXED ? VEC : 1];
+    #pragma unroll
+    for (int i = 0; i < VEC; i++) if (FIXED) kept[i] = affine_of(channel[0] + i);
     while (at < n) {
         #pragma unroll
         for (int k = 0; k < ELEMENTS_AHEAD; k++) {
@@ -46,18 +55,14 @@ KERNEL_THAT_WAITS(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
             if (place < n) {
                 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    INDEX c = INNER ? channel[k] : channel[k] + i;
-#if MERGES || RUNNING
-                    v[k][i] = (v[k][i] - mean_of[c]) * scale_of[c] + shift_of[c];
-#else
-                    v[k][i] = (v[k][i] - means[c]) * (to<COMPUTE>(weight[c]) * invs[c]) + to<COMPUTE>(bias[c]);
-#endif
+                    const Affine a = FIXED ? kept[FIXED ? i : 0] : affine_of(INNER ? channel[k] : channel[k] + i);
+                    v[k][i] = (v[k][i] - a.mean) * a.scale + a.shift;
                 }
                 put_all(y + place, stored(y + place, v[k]));
             }
         }
         at += ELEMENTS_AHEAD * step;
-        channels_of(channel, at, step, channels, inner);
+        if (!FIXED) channels_of(channel, at, step, channels, inner);
         fetch_ahead(v, x, at, step, n);
     }
 #if MERGES

@@ -29,7 +29,9 @@ fn along(t: &Tensor, axis: usize) -> Tensor {
 fn channels_are_normalised_and_running_statistics_move() {
     for device in devices() {
         // Few values and many; lines of one channel, of all channels and of one element.
-        for shape in [[4, 3, 5], [6, 3, 1], [1, 4, 300], [70, 40, 11], [3000, 8, 2], [120, 1, 600]] {
+        for shape in
+            [[4, 3, 5], [6, 3, 1], [1, 4, 300], [70, 40, 11], [3000, 8, 2], [120, 1, 600], [900, 1, 700]]
+        {
             for axis in 0..3 {
                 let others: Vec<isize> = (0..3).filter(|&a| a != axis as isize).collect();
                 let count = shape.iter().product::<usize>() / shape[axis];
@@ -107,6 +109,9 @@ fn gradients_of_many_values_are_those_of_the_formula() {
         ([60, 100, 16], 2, [0, 1]),
         ([9, 40, 600], 2, [0, 1]),
         ([40, 120, 8], 1, [0, 2]),
+        // Many neighbouring channels, of which threads keep some in registers, in 32 blocks and in 25.
+        ([30, 100, 512], 2, [0, 1]),
+        ([25, 300, 100], 2, [0, 1]),
     ];
     let dtypes = [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::F16, 2e-3), (DType::BF16, 2e-2)];
     for device in devices() {
