@@ -17,6 +17,9 @@ use crate::tensor::{Tensor, resolve_axis};
 /// How many operands one pass over the result copies.
 const GROUP: usize = 8;
 
+/// Elements of the result that are written at a time.
+const PIECE: usize = 1 << 12;
+
 /// The operands concatenated along `axis`.
 #[derive(Clone, Debug)]
 struct Concat {
@@ -67,12 +70,21 @@ impl Op for Concat {
                 for (i, n) in sizes.iter().enumerate() {
                     parts.push((args.read::<T>(group * GROUP + i)?, n * inner));
                 }
-                parallel::pieces(y, row, |o, row| {
-                    let mut rest = &mut row[start..];
-                    for &(x, width) in &parts {
-                        let (to, after) = rest.split_at_mut(width);
-                        to.copy_from_slice(&x[o * width..][..width]);
-                        rest = after;
+                parallel::pieces(y, PIECE, |piece, y| {
+                    let (mut o, mut column, mut rest) = (piece * PIECE / row, piece * PIECE % row, y);
+                    while !rest.is_empty() {
+                        // Some columns of row `o`.
+                        let (to, after) = rest.split_at_mut((row - column).min(rest.len()));
+                        let (end, mut first) = (column + to.len(), start);
+                        for &(x, width) in &parts {
+                            let (from, until) = (first.max(column), (first + width).min(end));
+                            if from < until {
+                                let x = &x[o * width + from - first..][..until - from];
+                                to[from - column..until - column].copy_from_slice(x);
+                            }
+                            first += width;
+                        }
+                        (o, column, rest) = (o + 1, 0, after);
                     }
                 });
                 start += parts.iter().map(|(_, width)| width).sum::<usize>();

@@ -40,11 +40,13 @@ pub(super) fn gather_backward<I: Position>(axis: usize, index: &[I], args: &Host
     check(args, index, axis, to)?;
     let plan = GatherPlan::new(axis, args.write_layout(0), args.read_shape(1));
     with_float!(args, args.write_dtype(0), T, R => {
-        let y = args.write::<T>(0)?;
-        if !args.accumulate(0) {
-            y.fill(T::from_number(<R as Number>::ZERO));
-        }
-        plan.add::<T, R, I>(index, args.read::<T>(0)?, y);
+        let accumulate = args.accumulate(0);
+        let begin = |_, y: &mut [T]| {
+            if !accumulate {
+                y.fill(T::from_number(<R as Number>::ZERO));
+            }
+        };
+        plan.add::<T, R, I>(index, args.read::<T>(0)?, args.write::<T>(0)?, &begin);
         Ok(())
     })
 }
@@ -68,12 +70,23 @@ fn add_to_copy<T: Stored, N: Number, I: Position>(
     plan: &GatherPlan<'_>,
     index: &[I],
 ) -> Result<()> {
-    let y = args.write::<T>(0)?;
-    if args.in_place(0).is_none() {
-        y.copy_from_slice(args.read::<T>(0)?);
-    }
-    plan.add::<T, N, I>(index, args.read::<T>(2)?, y);
+    let source = args.read::<T>(2)?;
+    plan.add::<T, N, I>(index, source, args.write::<T>(0)?, &copy_of(original(args)?));
     Ok(())
+}
+
+/// What is written to, if not in place.
+fn original<'a, T: Stored>(args: &HostArgs<'a>) -> Result<Option<&'a [T]>> {
+    args.in_place(0).is_none().then(|| args.read::<T>(0)).transpose()
+}
+
+/// What a block is before entries are put into it: a copy from the same place.
+fn copy_of<T: Stored>(original: Option<&[T]>) -> impl Fn(usize, &mut [T]) + Sync {
+    move |at, y| {
+        if let Some(x) = original {
+            y.copy_from_slice(&x[at..][..y.len()]);
+        }
+    }
 }
 
 pub(super) fn scatter<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
@@ -81,16 +94,16 @@ pub(super) fn scatter<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>
     check(args, index, axis, to)?;
     let plan = GatherPlan::new(axis, args.write_layout(0), args.read_shape(1));
     with_stored!(args.write_dtype(0), T => {
-        let y = args.write::<T>(0)?;
-        if args.in_place(0).is_none() {
-            y.copy_from_slice(args.read::<T>(0)?);
-        }
-        plan.blocks(index, args.read::<T>(2)?, y, |index, source, y| {
+        let (source, begin) = (args.read::<T>(2)?, copy_of(original(args)?));
+        plan.blocks(index, source, args.write::<T>(0)?, &begin, |index, source, y| {
             plan.block(index, source, y, |y, s: T| *y = s);
         });
     });
     Ok(())
 }
+
+/// Writes what a block is before entries are put into it. It begins at this element of the tensor.
+type Begin<'a, T> = &'a (dyn Fn(usize, &mut [T]) + Sync);
 
 /// Where the elements of an index of one shape belong in a tensor of another shape. Both are divided into blocks at
 /// the axis. Blocks of the tensor do not overlap, so they can be processed in parallel.
@@ -126,8 +139,14 @@ impl<'a> GatherPlan<'a> {
     }
 
     /// `y[position] += source`, in the order of the index.
-    fn add<T: Stored, N: Number, I: Position>(&self, index: &[I], source: &[T], y: &mut [T]) {
-        self.blocks(index, source, y, |index, source, y| match N::same_mut(y) {
+    fn add<T: Stored, N: Number, I: Position>(
+        &self,
+        index: &[I],
+        source: &[T],
+        y: &mut [T],
+        begin: Begin<'_, T>,
+    ) {
+        self.blocks(index, source, y, begin, |index, source, y| match N::same_mut(y) {
             Some(y) => self.block(index, source, y, |y: &mut N, s: T| *y = y.plus(s.to())),
             None => {
                 let (mut sum, mut added) = (Scratch::<N>::new(y.len()), Scratch::<N>::new(source.len()));
@@ -139,22 +158,21 @@ impl<'a> GatherPlan<'a> {
         });
     }
 
-    /// Calls `body` with the index, the source and the result of each block that the index covers.
+    /// Calls `begin` with each block, and then `body` with the index, the source and the result of each that the index covers.
     fn blocks<T: Stored, I: Position>(
         &self,
         index: &[I],
         source: &[T],
         y: &mut [T],
+        begin: Begin<'_, T>,
         body: impl Fn(&[I], &[T], &mut [T]) + Sync,
     ) {
         let size = self.rows * self.inner.len();
-        if size == 0 {
-            return;
-        }
         let [to, from] = self.outer;
         parallel::pieces(y, self.block, |b, y| {
+            begin(b * self.block, y);
             let at = unravel(b, to);
-            if at.iter().zip(from).any(|(i, n)| i >= n) {
+            if size == 0 || at.iter().zip(from).any(|(i, n)| i >= n) {
                 return;
             }
             let b = at.iter().zip(from).fold(0, |b, (i, n)| b * n + i);
