@@ -2,9 +2,6 @@
 //! handles, tape nodes and workspace are reused. A replay of a recorded step does not even create handles, and does
 //! not call the closure.
 //!
-//! One thing is outside the engine's control: a launch reaches the kernels' threads through rayon's queue, which
-//! allocates a block of memory at every 63rd push and frees the used one.
-//!
 //! The main thread is the test harness's and does not count: it allocates while the test runs, such as to report after a
 //! minute that the test is slow.
 #![allow(unsafe_code)] // A global allocator is unsafe to implement; this one passes everything on.
@@ -19,15 +16,9 @@ use std::time::{Duration, Instant};
 use refrain::optim::{AdamWBuffers, AdamWOptions, Segment, SegmentTable, adamw, clip_coefficient};
 use refrain::{Activation, DType, Device, Generator, Result, Step, Tensor, no_grad};
 
-/// The jobs per block of rayon's queue (`BLOCK_CAP` of crossbeam-deque), and the block's bytes: a job is a pointer
-/// and a function, a slot adds a state to it, and a block adds a pointer to the next one.
-const JOBS: u64 = 63;
-const BLOCK: usize = JOBS as usize * 3 * size_of::<usize>() + size_of::<usize>();
-
 struct Counting;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
-static BLOCKS: AtomicU64 = AtomicU64::new(0);
 static LIVE: AtomicI64 = AtomicI64::new(0);
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
@@ -46,11 +37,9 @@ fn count(size: usize) {
     LIVE.fetch_add(size as i64, Relaxed);
     let counts = COUNTS.get().unwrap_or_else(|| HAS_BEGUN.load(Relaxed));
     COUNTS.set(Some(counts));
-    if !counts {
-        return;
+    if counts {
+        CALLS.fetch_add(1, Relaxed);
     }
-    let calls = if size == BLOCK { &BLOCKS } else { &CALLS };
-    calls.fetch_add(1, Relaxed);
 }
 
 // SAFETY: every call is forwarded unchanged to the system's allocator.
@@ -288,29 +277,26 @@ fn check(what: &str, device: &Device, step: impl Fn() -> Result<Tensor>) {
 
 const STEPS: usize = 40;
 
-/// The allocations in some steps, without the blocks of rayon's queue.
+/// The allocations in some steps.
 fn count_steps(what: &str, device: &Device, step: impl Fn() -> Result<Tensor>) -> u64 {
-    let read = || [CALLS.load(Relaxed), BLOCKS.load(Relaxed), LIVE.load(Relaxed) as u64];
+    let read = || [CALLS.load(Relaxed), LIVE.load(Relaxed) as u64];
     let mut losses = [0.0; STEPS];
-    let (stats, [calls, blocks, live]) = (device.stats(), read());
+    let (stats, [calls, live]) = (device.stats(), read());
     for loss in &mut losses {
         *loss = loss_of(&step().unwrap());
     }
-    let [calls_after, blocks_after, live_after] = read();
+    let [calls_after, live_after] = read();
     let after = device.stats();
     let launches = after.launches - stats.launches;
     let calls = calls_after - calls;
     assert_eq!(after.system_allocations, stats.system_allocations, "the pool grew: {what}");
     assert_eq!(after.live_bytes, stats.live_bytes, "tensors stayed alive: {what}");
     assert_eq!(after.pooled_bytes, stats.pooled_bytes, "{what}");
-    let blocks = blocks_after - blocks;
-    assert!(blocks <= launches / JOBS + 1, "{blocks} blocks of a queue for {launches} launches: {what}");
-    // A block is freed when the last job in it is taken, which may be after the reading.
     let grown = live_after as i64 - live as i64;
-    assert!(calls > 0 || grown.abs() <= 2 * BLOCK as i64, "host memory grew by {grown} bytes: {what}");
+    assert!(calls > 0 || grown == 0, "host memory grew by {grown} bytes: {what}");
     assert!(losses.iter().all(|l| l.is_finite()), "{what}: {losses:?}");
     println!(
-        "{what}: {} launches and {} storages a step, {calls} allocations but {blocks} blocks of rayon's queue for {launches} launches",
+        "{what}: {} launches and {} storages a step, {calls} allocations",
         launches / STEPS as u64,
         (after.allocations - stats.allocations) / STEPS as u64,
     );
@@ -338,10 +324,9 @@ fn check_replays(
         Ok(vec![eager(batch)?.to_dtype(DType::F32)?])
     });
     let mut replays = 0;
-    let mut first_blocks = 0;
     for i in 0..CALLED {
         let (stats, recordings) = (device.stats(), step.recordings());
-        let [calls, blocks] = [CALLS.load(Relaxed), BLOCKS.load(Relaxed)];
+        let calls = CALLS.load(Relaxed);
         let begin = Instant::now();
         let loss = step.call(inputs).unwrap().to_scalar::<f32>(0).unwrap();
         let time = begin.elapsed();
@@ -349,12 +334,10 @@ fn check_replays(
         assert!(loss.is_finite(), "{what}: {loss}");
         assert_eq!(closures.get(), step.recordings(), "{what}");
         if i < 20 || step.recordings() > recordings {
-            first_blocks = if i < 20 { BLOCKS.load(Relaxed) } else { first_blocks };
             continue;
         }
         let after = device.stats();
         assert_eq!(calls, 0, "allocations in a replay: {what}");
-        assert!(BLOCKS.load(Relaxed) - blocks <= 1, "{what}");
         assert_eq!(after.allocations, stats.allocations, "storages made in a replay: {what}");
         assert_eq!(after.live_bytes, stats.live_bytes, "{what}");
         replays += 1;
@@ -374,8 +357,6 @@ fn check_replays(
         times[0],
         times[1],
     );
-    let blocks = BLOCKS.load(Relaxed) - first_blocks;
-    assert!(blocks <= CALLED as u64 * 4 / JOBS + 2, "{blocks} blocks of a queue: {what}");
     step.finish().unwrap();
 }
 

@@ -26,8 +26,8 @@ pub(crate) trait Kernel: Send + Sync {
     /// recorded step even if nobody reads its results.
     fn can_fail(&self) -> bool;
 
-    /// Whether [`Kernel::host`] always runs on the kernel threads, however small its operands are. Code of users does,
-    /// because it may use rayon: elsewhere, its tasks could wait for other tasks, which wait for the locks of this launch.
+    /// Whether [`Kernel::host`] always runs on threads that run nothing but kernels, however small its operands are. Code of users
+    /// does, because it may use rayon: elsewhere, its tasks could wait for other tasks, which wait for the locks of this launch.
     fn needs_kernel_threads(&self) -> bool {
         false
     }

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 impl Device {
     /// The CPU. All handles to it are the same device.
     ///
-    /// Kernels run on their own threads, as many as rayon's global pool has. To set their number, set
-    /// `RAYON_NUM_THREADS`, or build the global pool before the first launch.
+    /// Kernels run on the calling thread, which shares the work with threads of the engine: as many, with it, as rayon's global
+    /// pool has. To set their number, set `RAYON_NUM_THREADS`, or build the global pool before the first launch.
     pub fn cpu() -> Device {
         static CPU: OnceLock<Device> = OnceLock::new();
         CPU.get_or_init(|| {

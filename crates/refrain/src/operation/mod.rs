@@ -105,7 +105,7 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether the kernel on the CPU always runs on the kernel threads, however small its operands are.
+    /// Whether the kernel on the CPU always runs on threads that run nothing but kernels.
     fn needs_kernel_threads(&self) -> bool {
         false
     }

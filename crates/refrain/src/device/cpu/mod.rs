@@ -12,6 +12,7 @@ pub(crate) mod parallel;
 pub(super) mod pool;
 pub(crate) mod scratch;
 pub(crate) mod simd;
+mod team;
 pub(crate) mod widen;
 
 use super::args::{HostArgs, OnFault, copy_in, copy_out};
@@ -81,12 +82,8 @@ impl Driver for Cpu {
         unsafe { run(launch, OnFault::Stop) }
     }
 
-    fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
-        // A collective waits for other ranks, which may be threads of this process and need the kernel threads meanwhile.
-        match program.has_collectives() {
-            true => Ok(Box::new(LaunchByLaunch)),
-            false => Ok(Box::new(OnKernelThreads)),
-        }
+    fn compile(&self, _: &Bound<'_>) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(OnAllThreads))
     }
 }
 
@@ -105,18 +102,18 @@ pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
         args.reported()
     };
     match launch.kernel.communicator() {
-        // It waits for other ranks. Those in this process need the kernel threads meanwhile.
+        // It waits for other ranks, which may be threads of this process.
         Some(_) => kernel(),
         None if launch.kernel.needs_kernel_threads() => parallel::inside(kernel),
         None => parallel::run(all.map(bytes).sum(), launch.kernel.streams(), kernel),
     }
 }
 
-/// Runs all launches of a program on the kernel threads, if there are several. So the calling thread hands over and waits
-/// only once per replay.
-struct OnKernelThreads;
+/// Runs all launches of a program, which share their work with the other threads even if they are small: these look for work
+/// all the time.
+struct OnAllThreads;
 
-impl Executable for OnKernelThreads {
+impl Executable for OnAllThreads {
     fn run(&self, program: &Bound<'_>, driver: &dyn Driver) -> Result<()> {
         parallel::replay(|| LaunchByLaunch.run(program, driver))
     }

@@ -74,11 +74,6 @@ impl<'a> Bound<'a> {
         self.order.len()
     }
 
-    /// Whether any launch is a collective.
-    pub(crate) fn has_collectives(&self) -> bool {
-        self.order.iter().any(|&n| self.launch(n).kernel.communicator().is_some())
-    }
-
     /// The launches that must finish before launch `at` begins.
     pub(crate) fn waits(&self, at: usize) -> &'a [usize] {
         &self.waits[at]

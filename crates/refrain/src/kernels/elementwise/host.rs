@@ -21,9 +21,9 @@ use crate::device::cpu::narrow::{Bf16Loops, HalfLoops};
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::narrow::{f16_loops, with_f16_loops};
 use crate::device::cpu::numeric::{Number, Real, Stored, store, with_stored};
+use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
 use crate::error::{Error, Result};
-use crate::kernels::rows::{TASK, each_task};
 use crate::tensor::DType;
 
 /// An elementwise operation on floating-point numbers.
@@ -269,13 +269,15 @@ pub(super) fn pieces<T: Send>(
 ) {
     // Split where plain slices are possible: anywhere if the output is dense, otherwise along its outermost dimension.
     let whole = plan.numel();
+    let grain = parallel::grain(whole);
     let (elements, memory) = if plan.is_dense(0) {
-        (TASK, TASK)
+        (grain, grain)
     } else {
-        let rows = (TASK * plan.shape[0]).div_ceil(whole).clamp(1, plan.shape[0]);
+        let rows = (grain * plan.shape[0]).div_ceil(whole).clamp(1, plan.shape[0]);
         (whole / plan.shape[0] * rows, plan.strides[0][0] * rows)
     };
-    each_task(whole, out.par_chunks_mut(memory).enumerate(), |(piece, out)| {
+    let worthwhile = parallel::worthwhile(whole);
+    parallel::for_each(worthwhile, out.par_chunks_mut(memory).enumerate(), |(piece, out)| {
         body(piece * elements..((piece + 1) * elements).min(whole), piece * memory, out);
     });
 }

@@ -22,7 +22,7 @@ const TILE: usize = 12;
 
 /// The sequences of a task. Values do not depend on it.
 fn rows_a_task(batch: usize) -> usize {
-    batch.div_ceil(2 * rayon::current_num_threads()).next_multiple_of(TILE).min(MOST)
+    batch.div_ceil(2 * parallel::threads()).next_multiple_of(TILE).min(MOST)
 }
 
 /// A packed factor of the products of all time steps.

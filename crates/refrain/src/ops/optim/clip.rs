@@ -1,12 +1,13 @@
 //! Gradient clipping by the global norm: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural
 //! networks", ICML 2013.
 
+use rayon::prelude::*;
 use smallvec::smallvec;
 
 use super::{check_control, check_flat, cuda};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
-use crate::device::cpu::{parallel, simd::simd};
+use crate::device::cpu::{parallel, scratch::with_scratch, simd::simd};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
@@ -85,7 +86,7 @@ impl Op for ClipCoefficient {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         let sum = with_float!(args, args.read_dtype(0), T, R => {
             let x = args.read::<T>(0)?;
-            Ok(if parallel::allowed() { halves::<T, R>(x) } else { serial::<T, R>(x) })
+            Ok(sum_of_squares::<T, R>(x))
         })?;
         let norm = sum.sqrt();
         let coefficient = self.max_norm / (norm + 1e-6);
@@ -105,28 +106,24 @@ impl Op for ClipCoefficient {
     }
 }
 
-/// Where a sum is split in two.
-fn middle(n: usize) -> usize {
-    (n / 2).next_multiple_of(TASK)
+/// The sum of the squares: of [`TASK`] elements at a time, and of these sums in halves.
+fn sum_of_squares<T: Stored, R: Real>(x: &[T]) -> f64 {
+    with_scratch(x.len().div_ceil(TASK), |sums: &mut [f64]| {
+        parallel::for_each(sums.len() > 1, sums.par_iter_mut().zip(x.par_chunks(TASK)), |(sum, x)| {
+            *sum = squares::<T, R>(x);
+        });
+        in_halves(sums, x.len())
+    })
 }
 
-fn halves<T: Stored, R: Real>(x: &[T]) -> f64 {
-    if x.len() <= TASK {
-        return squares::<T, R>(x);
+/// The sum of the sums of `n` elements.
+fn in_halves(sums: &[f64], n: usize) -> f64 {
+    if n <= TASK {
+        return sums.first().copied().unwrap_or(0.0);
     }
-    let (left, right) = x.split_at(middle(x.len()));
-    let (mut a, mut b) = (0.0, 0.0);
-    parallel::join(|| a = halves::<T, R>(left), || b = halves::<T, R>(right));
-    a + b
-}
-
-/// The same sum as `halves`, on one thread.
-fn serial<T: Stored, R: Real>(x: &[T]) -> f64 {
-    if x.len() <= TASK {
-        return squares::<T, R>(x);
-    }
-    let (left, right) = x.split_at(middle(x.len()));
-    serial::<T, R>(left) + serial::<T, R>(right)
+    let middle = (n / 2).next_multiple_of(TASK);
+    let (left, right) = sums.split_at(middle / TASK);
+    in_halves(left, middle) + in_halves(right, n - middle)
 }
 
 #[inline(always)]
@@ -156,7 +153,8 @@ fn squares<T: Stored, R: Real>(x: &[T]) -> f64 {
 mod tests {
     #[test]
     fn the_sum_does_not_depend_on_the_number_of_threads() {
+        let sum = |x: &[f32]| super::sum_of_squares::<f32, f32>(x).to_bits();
         let x: Vec<f32> = (0..5 * super::TASK + 13).map(|i| (i as f32 * 0.37).sin()).collect();
-        assert_eq!(super::halves::<f32, f32>(&x).to_bits(), super::serial::<f32, f32>(&x).to_bits());
+        assert_eq!(crate::device::cpu::parallel::with_threads(3, || sum(&x)), sum(&x));
     }
 }

@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 
 use super::SegmentTable;
 
-/// Elements per task.
+/// Elements of an item of the work that threads share.
 const TASK: usize = 1 << 14;
 
 /// How to update the elements of a segment.
@@ -86,32 +86,25 @@ pub(super) fn sweep<T: Send, const N: usize>(
     table: &SegmentView<'_>,
     update: Update<'_, T, N>,
 ) {
-    match parallel::allowed() {
-        true => halves(buffers, 0, table, update),
-        false => piece(buffers, 0, table, update),
-    }
+    let items = buffers[0].len().div_ceil(TASK);
+    parallel::share(items > 1, items, (0, buffers), tasks, &|part| piece(part, table, update));
 }
 
-/// `first` is the index of the buffers' first element.
-pub(super) fn halves<T: Send, const N: usize>(
-    buffers: [&mut [T]; N],
-    first: usize,
-    table: &SegmentView<'_>,
-    update: Update<'_, T, N>,
-) {
-    let n = buffers[0].len();
-    if n <= TASK {
-        return piece(buffers, first, table, update);
-    }
-    let middle = (n / 2).next_multiple_of(TASK);
-    let (left, right) = split(buffers, middle);
-    parallel::join(|| halves(left, first, table, update), || halves(right, first + middle, table, update));
+/// A part of the buffers, with the index of its first element.
+type PartOf<'a, T, const N: usize> = (usize, [&'a mut [T]; N]);
+
+/// Splits a part after so many tasks.
+fn tasks<T, const N: usize>(
+    (first, buffers): PartOf<'_, T, N>,
+    tasks: usize,
+) -> (PartOf<'_, T, N>, PartOf<'_, T, N>) {
+    let (left, right) = split(buffers, tasks * TASK);
+    ((first, left), (first + tasks * TASK, right))
 }
 
-/// [`halves`] on one thread.
-pub(super) fn piece<T, const N: usize>(
-    buffers: [&mut [T]; N],
-    first: usize,
+/// A [`sweep`] of a part.
+fn piece<T, const N: usize>(
+    (first, buffers): PartOf<'_, T, N>,
     table: &SegmentView<'_>,
     update: Update<'_, T, N>,
 ) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::device::cpu::parallel;
 use crate::ops::testing::devices;
 use crate::{Device, bf16, f16};
 
@@ -168,8 +169,8 @@ fn one_thread_makes_the_same_runs_as_many() {
         let mark =
             |[x]: [&mut [f64]; 1], s: sweep::SegmentSettings| x.fill(1.0 + s.rate_factor + s.decay_factor);
         let (mut many, mut one) = (vec![0.0; LONG], vec![0.0; LONG]);
-        sweep::halves([&mut many], 0, &table, &mark);
-        sweep::piece([&mut one], 0, &table, &mark);
+        parallel::with_threads(3, || sweep::sweep([&mut many], &table, &mark));
+        sweep::sweep([&mut one], &table, &mark);
         for (i, (a, b)) in many.into_iter().zip(one).enumerate() {
             let segment = segments.iter().find(|s| (s.offset..s.offset + s.length).contains(&i));
             let expected = segment.map_or(0.0, |s| 1.0 + s.rate_factor + s.decay_factor);

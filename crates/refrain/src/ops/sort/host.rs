@@ -155,7 +155,7 @@ fn line<T: Ordered>(x: &[T], descending: bool, positions: &mut [u32]) {
             false => entries,
         };
         match first.len() >= LONG && parallel::allowed() {
-            true => first.par_sort_unstable(),
+            true => parallel::inside(|| first.par_sort_unstable()),
             false => first.sort_unstable(),
         }
         positions.iter_mut().zip(first).for_each(|(to, entry)| *to = entry.position());

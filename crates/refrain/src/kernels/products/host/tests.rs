@@ -3,6 +3,7 @@ use half::bf16;
 use super::*;
 use crate::activation::Activation;
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
+use crate::device::cpu::parallel;
 use crate::types::DType;
 
 /// Numbers in [-1, 1), the same in each run.
@@ -198,51 +199,46 @@ fn a_weight_gradient_has_the_sums_of_the_bias() {
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    // Threads that are not marked run a kernel in one piece.
-    let run = |threads: usize, marked: bool| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-        let pool = if marked { pool.start_handler(crate::device::cpu::parallel::mark) } else { pool };
-        pool.build().expect("a thread pool").install(|| {
-            let mut bits = Vec::new();
-            for (m, n, k) in [
-                (13, 40, 700),
-                (50, 1100, 60),
-                (97, 130, 17),
-                (200, 64, 300),
-                (1440, 16, 576),
-                (1440, 70, 33),
-                (5000, 70, 33),
-            ] {
-                let (a, b) = (numbers::<f32>(2 * (m + 4) * (k + 6) + 8, 1), numbers::<f32>(k * n, 2));
-                let (bias, residual) = (numbers::<f32>(n, 3), numbers::<f32>(m * n, 4));
-                let b = Matrix::row_major(&b, k, n);
-                let mut c = vec![0.5; m * n];
-                for a in layouts(&a, m, k) {
-                    let epilogue = Epilogue {
-                        bias: Some(&bias),
-                        activation: Activation::GeluTanh,
-                        residual: Some(Matrix::row_major(&residual, m, n)),
-                        ..Epilogue::default()
-                    };
-                    for (accumulate, epilogue) in
-                        [(Accumulate::Replace, epilogue), (Accumulate::Add, Epilogue::default())]
-                    {
-                        gemm(Single, a, b, MatrixMut::row_major(&mut c, m, n), accumulate, epilogue);
-                        bits.extend(c.iter().map(|x| x.to_bits()));
-                    }
-                    let (mut dw, mut db) = (vec![0.0; n * k], vec![0.0; n]);
-                    let out = MatrixMut::row_major(&mut dw, n, k);
-                    let dy = Matrix::row_major(&c, m, n);
-                    weight_gradient(Single, dy, a, out, Some(&mut db), Accumulate::Replace);
-                    bits.extend(dw.iter().chain(&db).map(|x| x.to_bits()));
+    let run = || {
+        let mut bits = Vec::new();
+        for (m, n, k) in [
+            (13, 40, 700),
+            (50, 1100, 60),
+            (97, 130, 17),
+            (200, 64, 300),
+            (1440, 16, 576),
+            (1440, 70, 33),
+            (5000, 70, 33),
+        ] {
+            let (a, b) = (numbers::<f32>(2 * (m + 4) * (k + 6) + 8, 1), numbers::<f32>(k * n, 2));
+            let (bias, residual) = (numbers::<f32>(n, 3), numbers::<f32>(m * n, 4));
+            let b = Matrix::row_major(&b, k, n);
+            let mut c = vec![0.5; m * n];
+            for a in layouts(&a, m, k) {
+                let epilogue = Epilogue {
+                    bias: Some(&bias),
+                    activation: Activation::GeluTanh,
+                    residual: Some(Matrix::row_major(&residual, m, n)),
+                    ..Epilogue::default()
+                };
+                for (accumulate, epilogue) in
+                    [(Accumulate::Replace, epilogue), (Accumulate::Add, Epilogue::default())]
+                {
+                    gemm(Single, a, b, MatrixMut::row_major(&mut c, m, n), accumulate, epilogue);
+                    bits.extend(c.iter().map(|x| x.to_bits()));
                 }
+                let (mut dw, mut db) = (vec![0.0; n * k], vec![0.0; n]);
+                let out = MatrixMut::row_major(&mut dw, n, k);
+                let dy = Matrix::row_major(&c, m, n);
+                weight_gradient(Single, dy, a, out, Some(&mut db), Accumulate::Replace);
+                bits.extend(dw.iter().chain(&db).map(|x| x.to_bits()));
             }
-            bits
-        })
+        }
+        bits
     };
-    let one = run(1, false);
-    for (threads, marked) in [(1, true), (2, true), (3, true), (8, true), (2, false)] {
-        assert!(run(threads, marked) == one, "{threads} threads, marked: {marked}");
+    let one = run();
+    for threads in [1, 2, 3, 8] {
+        assert!(parallel::with_threads(threads, run) == one, "{threads} threads");
     }
 }
 

@@ -1,0 +1,276 @@
+//! The team of the CPU's kernels: threads that share the work of a kernel with the thread that runs it.
+//!
+//! A thread *leads* a region: it opens a piece of work on a desk of the team, takes part in it, and ends when all of it is
+//! done. Members that have nothing to do look at the desks and join what is open. Nobody waits for a member who has not
+//! joined: the leader could do all work alone. So threads may lead at the same time, a member may lead a region inside
+//! of another, and a core that is busy with something else holds nobody up.
+//!
+//! To open a region and to join it takes well below a microsecond, as long as the members still look; they do so for a
+//! while after their last region ([`AWAKE`]) and then sleep.
+#![allow(unsafe_code)] // A region borrows from its leader's stack; see `lead`.
+
+use std::any::Any;
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// How long members look for work before they sleep. To wake a thread takes longer than a small kernel, and the system may wake it on
+/// the core of the leader; between the launches of a training loop is less.
+const AWAKE: Duration = Duration::from_millis(2);
+
+/// Who waits longer for its core shares it with another thread.
+const SHARED: Duration = Duration::from_micros(50);
+
+/// Looks at the desks between two looks at the clock, when a member also lets other threads have its core.
+const LOOKS: u32 = 256;
+
+/// Regions that can be open at a time. A thread that finds no free desk works alone.
+const DESKS: usize = 8;
+
+/// The work of a region, called by each thread that takes part with its number in the team; the leader is number 0.
+pub(super) type Region<'a> = &'a (dyn Fn(usize) + Sync + 'a);
+
+/// Threads that work together.
+pub(super) struct Team {
+    desks: [Desk; DESKS],
+    helpers: Vec<Helper>,
+    /// Helpers that sleep.
+    sleepers: AtomicUsize,
+}
+
+/// A thread of the team, which is number 1 or above.
+#[derive(Default)]
+struct Helper {
+    /// Known when it has begun.
+    thread: OnceLock<Thread>,
+    sleeps: AtomicBool,
+}
+
+/// A place for a region.
+#[derive(Default)]
+struct Desk {
+    /// The number of the region, whether it is open, and how many helpers are in it: see [`OPEN`] and [`NUMBER`]. Helpers look at it
+    /// all the time.
+    state: Alone<AtomicU64>,
+    lead: Alone<Lead>,
+}
+
+/// What only a leader and those who join its region look at.
+#[derive(Default)]
+struct Lead {
+    is_taken: AtomicBool,
+    region: Mutex<Option<Region<'static>>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// A value on cache lines of its own: what one thread writes is not what another one waits for. Some processors load lines in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Alone<T>(pub(super) T);
+
+/// In the state of a desk: helpers may join. The bits below count those that are in the region.
+const OPEN: u64 = 1 << 16;
+/// In the state of a desk: the number of the region is a multiple of this.
+const NUMBER: u64 = 1 << 17;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Team {
+    /// A team of so many threads, with the one that leads. It has fewer if the system gives no more. `begin` is called first on each
+    /// new thread. The threads never end.
+    pub(super) fn new(threads: usize, begin: fn(&'static Team)) -> &'static Team {
+        let team: &Team = Box::leak(Box::new(Team {
+            desks: Default::default(),
+            helpers: (1..threads).map(|_| Helper::default()).collect(),
+            sleepers: AtomicUsize::new(0),
+        }));
+        for number in 1..threads {
+            let thread = thread::Builder::new().name(format!("refrain-cpu-{number}"));
+            let help = move || {
+                // The system looks for an idle core for a thread that wakes up.
+                thread::sleep(SHARED);
+                begin(team);
+                team.help(number);
+            };
+            if thread.spawn(help).is_err() {
+                break;
+            }
+        }
+        // Those that have begun on this core leave it.
+        thread::yield_now();
+        team
+    }
+
+    /// The threads of the team, with the one that leads.
+    pub(super) fn threads(&self) -> usize {
+        1 + self.helpers.len()
+    }
+
+    /// Calls `region` on this thread, and meanwhile on others of the team that have nothing to do: with 0 here, and at most once with
+    /// each other number. Returns when all calls have.
+    ///
+    /// # Panics
+    /// If a call does, when all others have returned.
+    pub(super) fn lead(&self, region: Region<'_>) {
+        let Some(desk) = self.desks.iter().find(|desk| desk.take()) else {
+            return region(0);
+        };
+        // SAFETY: this only extends the lifetime. The region is used by this thread and by helpers between `join` and `leave`.
+        // `close`, which is reached below whatever happens (a panic of the region is caught), waits until all that have joined have
+        // left, and lets no other one join. So nobody uses it after this function has returned.
+        let shared = unsafe { std::mem::transmute::<Region<'_>, Region<'static>>(region) };
+        desk.open(shared);
+        let mine = catch_unwind(AssertUnwindSafe(|| {
+            self.wake();
+            region(0);
+        }));
+        let theirs = desk.close();
+        if let Some(panic) = mine.err().or(theirs) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Wakes two helpers that sleep, if any does. Each wakes two more when it has joined a region.
+    fn wake(&self) {
+        if self.sleepers.load(SeqCst) == 0 {
+            return;
+        }
+        self.helpers.iter().filter(|helper| self.ends_sleep(helper)).take(2).for_each(|helper| {
+            helper.thread.get().into_iter().for_each(Thread::unpark);
+        });
+    }
+
+    /// Whether a helper slept, and now does no longer.
+    fn ends_sleep(&self, helper: &Helper) -> bool {
+        let slept = helper.sleeps.load(SeqCst) && helper.sleeps.swap(false, SeqCst);
+        if slept {
+            self.sleepers.fetch_sub(1, SeqCst);
+        }
+        slept
+    }
+
+    /// The life of a helper.
+    fn help(&self, number: usize) {
+        let helper = &self.helpers[number - 1];
+        helper.thread.get_or_init(thread::current);
+        let mut seen = [0; DESKS];
+        let mut last = Instant::now();
+        let mut slept = true;
+        loop {
+            if self.works(number, &mut seen, &mut slept) {
+                last = Instant::now();
+            } else if last.elapsed() < AWAKE {
+                let begun = Instant::now();
+                thread::yield_now();
+                if begun.elapsed() > SHARED {
+                    // The other one may be the leader. The system looks for an idle core for a thread that wakes up.
+                    thread::sleep(SHARED);
+                }
+            } else {
+                slept = self.sleep(helper, &seen);
+                last = Instant::now();
+            }
+        }
+    }
+
+    /// Joins what is open, or looks for it a while. Whether there was something.
+    fn works(&self, number: usize, seen: &mut [u64; DESKS], slept: &mut bool) -> bool {
+        for _ in 0..LOOKS {
+            for (desk, seen) in self.desks.iter().zip(&mut *seen) {
+                let Some(region) = desk.join(seen) else { continue };
+                if std::mem::take(slept) {
+                    self.wake();
+                }
+                let end = catch_unwind(AssertUnwindSafe(|| region(number)));
+                desk.leave(end.err());
+                return true;
+            }
+            spin_loop();
+        }
+        false
+    }
+
+    /// Sleeps until it is woken. Whether it slept: not if a region is open that it has not seen.
+    fn sleep(&self, helper: &Helper, seen: &[u64; DESKS]) -> bool {
+        helper.sleeps.store(true, SeqCst);
+        self.sleepers.fetch_add(1, SeqCst);
+        // A leader opens a region and then looks for sleepers; this thread says that it sleeps and then looks for a region. So one of
+        // them sees the other.
+        if self.desks.iter().zip(seen).any(|(desk, seen)| is_new(desk.state.0.load(SeqCst), *seen)) {
+            return !self.ends_sleep(helper);
+        }
+        while helper.sleeps.load(SeqCst) {
+            thread::park();
+        }
+        true
+    }
+}
+
+/// Whether a state is that of an open region that a helper has not seen.
+fn is_new(state: u64, seen: u64) -> bool {
+    state & OPEN != 0 && state / NUMBER != seen
+}
+
+impl Desk {
+    /// Takes the desk, if it is free.
+    fn take(&self) -> bool {
+        let is_taken = &self.lead.0.is_taken;
+        !is_taken.load(Relaxed) && !is_taken.swap(true, Acquire)
+    }
+
+    /// Lets helpers join a region with the next number.
+    fn open(&self, region: Region<'static>) {
+        *lock(&self.lead.0.region) = Some(region);
+        // Helpers that just saw that the last one is closed may still be counted.
+        self.state.0.fetch_add(NUMBER + OPEN, SeqCst);
+    }
+
+    /// Lets nobody join any more, waits until all have left, and frees the desk. Returns the panic of a helper.
+    fn close(&self) -> Option<Box<dyn Any + Send>> {
+        let mut state = self.state.0.fetch_and(!OPEN, AcqRel);
+        let mut looks = 0u32;
+        while state & (OPEN - 1) != 0 {
+            looks += 1;
+            // The helper may need this core.
+            if looks.is_multiple_of(LOOKS) {
+                thread::yield_now()
+            } else {
+                spin_loop()
+            }
+            state = self.state.0.load(Acquire);
+        }
+        *lock(&self.lead.0.region) = None;
+        let panic = lock(&self.lead.0.panic).take();
+        self.lead.0.is_taken.store(false, Release);
+        panic
+    }
+
+    /// Joins the region, if it is open and was not seen before.
+    fn join(&self, seen: &mut u64) -> Option<Region<'static>> {
+        if !is_new(self.state.0.load(Relaxed), *seen) {
+            return None;
+        }
+        let state = self.state.0.fetch_add(1, AcqRel);
+        if !is_new(state, *seen) {
+            // It was closed a moment ago.
+            self.state.0.fetch_sub(1, Release);
+            return None;
+        }
+        *seen = state / NUMBER;
+        // While the desk is open, there is one.
+        Some(lock(&self.lead.0.region).unwrap_or(&|_| ()))
+    }
+
+    /// Leaves the region.
+    fn leave(&self, panic: Option<Box<dyn Any + Send>>) {
+        if let Some(panic) = panic {
+            *lock(&self.lead.0.panic) = Some(panic);
+        }
+        self.state.0.fetch_sub(1, Release);
+    }
+}
