@@ -1,7 +1,8 @@
 // Attention of sequences of any length on tensor cores: tiles of one side pass by a block of the other, and scores
 // stay in registers (Dao, "FlashAttention-2", 2023). A warp has 16 rows. Constants: IN (dtype of the operands), FORM (the number
 // format of products), HEAD_DIM, WARPS (per block), TILE (rows that pass by at a time), GROUPS (whether the four warps of a block
-// multiply together), MEMORY_BYTES (shared memory of the launch), ALIGNED (RUN numbers can be moved in one instruction), CAUSAL.
+// multiply together), MEMORY_BYTES (shared memory of the launch), PIECE (numbers of a row in memory that can be moved in one
+// instruction, at most RUN), CAUSAL.
 //
 // Lane 4g + t holds, of a 16 x 8 product, columns 2t and 2t + 1 of rows g and g + 8.
 
@@ -60,17 +61,18 @@ struct Head {
             if (COUNT * RUNS % THREADS != 0 && i >= COUNT * RUNS) continue;
             int row = i / RUNS, run = i % RUNS * RUN;
             Number* to = tile + place(row, run);
-            bool there = first + row < count && run < HEAD_DIM;
-            const IN* from = there ? at + (first + row) * token + run : at;
-            if (ALIGNED && sizeof(IN) == sizeof(Number)) {
-                copy_async<16>(to, from, there ? 16 : 0);
-            } else {
-                vec<IN, RUN> v = {};
-                if (ALIGNED && there) v = ::load<RUN>(from);
-                #pragma unroll
-                for (int e = 0; e < RUN; e++) {
-                    if (!ALIGNED && there && run + e < HEAD_DIM) v.at[e] = from[e];
-                    to[e] = ::from<Number>(::to<float>(v.at[e]));
+            #pragma unroll
+            for (int e = 0; e < RUN; e += PIECE) {
+                bool there = first + row < count && run + e < HEAD_DIM;
+                const IN* from = there ? at + (first + row) * token + run + e : at;
+                if constexpr (sizeof(IN) == sizeof(Number)) {
+                    constexpr int BYTES = PIECE * (int)sizeof(IN);
+                    copy_async<BYTES>(to + e, from, there ? BYTES : 0);
+                } else {
+                    vec<IN, PIECE> v = {};
+                    if (there) v = ::load<PIECE>(from);
+                    #pragma unroll
+                    for (int i = 0; i < PIECE; i++) to[e + i] = ::from<Number>(::to<float>(v.at[i]));
                 }
             }
         }
@@ -95,13 +97,13 @@ struct Head {
             if (first + row >= count || run >= HEAD_DIM) continue;
             IN* to = at + (first + row) * token + run;
             vec<Number, RUN> x = ::load<RUN>(rows + place(row, run));
-            vec<IN, RUN> v;
             #pragma unroll
-            for (int e = 0; e < RUN; e++) {
-                v.at[e] = ::from<IN>(::to<float>(x.at[e]));
-                if (!ALIGNED && run + e < HEAD_DIM) to[e] = v.at[e];
+            for (int e = 0; e < RUN; e += PIECE) {
+                vec<IN, PIECE> v;
+                #pragma unroll
+                for (int i = 0; i < PIECE; i++) v.at[i] = ::from<IN>(::to<float>(x.at[e + i]));
+                if (run + e < HEAD_DIM) ::store<PIECE>(to + e, v);
             }
-            if (ALIGNED) ::store<RUN>(to, v);
         }
     }
 };

@@ -71,6 +71,12 @@ impl Flash {
         16 / self.size()
     }
 
+    /// How many neighbouring numbers of these operands can be moved in one instruction, at most a run.
+    fn piece(&self, operands: &[&View<'_>]) -> usize {
+        let fits = |&piece: &usize| self.run().is_multiple_of(piece) && aligned(operands, piece);
+        [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    }
+
     /// Whether the warps of a block of so many rows multiply together.
     fn groups(&self, rows: usize) -> bool {
         let half_full = |n: usize| n > GROUP / 2;
@@ -134,7 +140,7 @@ impl Flash {
             .flag("GROUPS", groups)
             .flag("WHOLE", self.whole())
             .int("MEMORY_BYTES", bytes as i64)
-            .flag("ALIGNED", aligned(operands, self.run()))
+            .int("PIECE", self.piece(operands) as i64)
             .flag("CAUSAL", self.causal);
         let grid = Grid::line(self.pairs * parts, 32 * warps as u32).shared(bytes);
         args.kernel(spec, grid, &job.in_parts(parts))

@@ -6,18 +6,12 @@ DEVICE float product_of_rows(const Head& a, const Head& b, int row, int t) {
         #pragma unroll
         for (int run = t * RUN; run < HEAD_DIM; run += 4 * RUN) {
             const IN *x_at = a.at + row * a.token + run, *y_at = b.at + row * b.token + run;
-            vec<IN, RUN> x = {}, y = {};
-            if (ALIGNED) {
-                x = load<RUN>(x_at);
-                y = load<RUN>(y_at);
-            }
             #pragma unroll
-            for (int e = 0; e < RUN; e++) {
-                if (!ALIGNED && run + e < HEAD_DIM) {
-                    x.at[e] = x_at[e];
-                    y.at[e] = y_at[e];
-                }
-                sum = fmaf(to<float>(x.at[e]), to<float>(y.at[e]), sum);
+            for (int e = 0; e < RUN; e += PIECE) {
+                if (run + e >= HEAD_DIM) break;
+                vec<IN, PIECE> x = load<PIECE>(x_at + e), y = load<PIECE>(y_at + e);
+                #pragma unroll
+                for (int i = 0; i < PIECE; i++) sum = fmaf(to<float>(x.at[i]), to<float>(y.at[i]), sum);
             }
         }
     }
