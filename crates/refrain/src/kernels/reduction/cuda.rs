@@ -28,6 +28,10 @@ const LESSER_VEC: usize = 4;
 const BLOCKS: usize = 1024;
 /// This many elements of a row are worth a block.
 const ROW_PIECE: usize = 4096;
+/// This many vectors of a short row are worth a lane, which loads them at once (`AHEAD` in the kernel text), if so many lanes are left
+/// that they fill a device.
+const ROW_VECTORS: usize = 4;
+const ENOUGH_LANES: usize = 1 << 17;
 /// The maximum, which limits the rounding error of what a thread adds one by one.
 const MAX_ROW_PIECE: usize = 1 << 17;
 /// This many vectors of a column, and at most so many elements, are worth a thread: it loads them at once. The maximum is in
@@ -134,7 +138,12 @@ fn plan(extent: Extent, size: usize) -> ReductionPlan {
         // A single row may end within a vector.
         let vec = neighbours(if outer == 1 { 0 } else { n }, size);
         let block = n > ROW_PIECE || (n > ROW_PIECE / 4 && outer < ROW_PIECE);
-        let lanes = if block { THREADS } else { n.div_ceil(vec).next_power_of_two().min(32) };
+        let lanes_of = |each: usize| n.div_ceil(vec * each).next_power_of_two().min(32);
+        let lanes = match () {
+            () if block => THREADS,
+            () if outer * lanes_of(ROW_VECTORS) >= ENOUGH_LANES => lanes_of(ROW_VECTORS),
+            () => lanes_of(1),
+        };
         let wanted = (n / ROW_PIECE).min(BLOCKS.div_ceil(outer.max(1)));
         let count = wanted.max(n.div_ceil(MAX_ROW_PIECE)).max(1);
         // A piece begins where a vector begins.
