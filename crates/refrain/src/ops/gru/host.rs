@@ -36,7 +36,7 @@ impl<R: Real> Packed<R> {
     fn of(b: Matrix<'_, R>, start: Option<&[R]>) -> Packed<R> {
         let (k, n) = (b.rows, b.cols);
         let mut panels = Scratch::new(packed_len::<R>(k, n));
-        pack_panels(arch(), b, start, (0, k), (0, n), &mut panels);
+        pack_panels(arch(), b, start, (0, k), (0, n), &mut panels, true);
         Packed { panels, k, n }
     }
 

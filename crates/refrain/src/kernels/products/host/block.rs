@@ -13,10 +13,13 @@ const MAX_TILE_ROWS: usize = 16;
 /// The height of the last tile, if no more rows are left.
 const LOW_TILE: usize = 4;
 
+/// Rows of `a` that are copied at a time if its columns are contiguous. Every tile height divides it.
+const STRIP: usize = 96;
+
 /// The number of scratch elements that a [`Block`] needs.
 pub(crate) fn block_scratch_len<T>(k: usize) -> usize {
-    // Either a packed strip of `a`, or a tile. No register is wider than 64 bytes.
-    MAX_TILE_ROWS * k.max(4 * 64 / size_of::<T>())
+    // A copy of a strip of `a`, and either packed rows of it or a tile. No register is wider than 64 bytes.
+    STRIP * k + MAX_TILE_ROWS * k.max(4 * 64 / size_of::<T>())
 }
 
 /// `c (+)= a[i0..i0 + m, p0..p0 + k] * panels`, with a packed block of `n` columns.
@@ -42,7 +45,32 @@ impl<T: Real, M: Terms<T>> WithSimd for Block<'_, T, M> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
+        // The numbers of a tile's row are far apart, often in the same few sets of the cache. A copy has them together.
+        let Matrix { data, row_stride, col_stride, .. } = self.a;
+        let copies = row_stride == 1 && col_stride > STRIP;
+        let height = if copies { STRIP } else { self.m.max(1) };
+        let (copy, scratch) = self.scratch.split_at_mut(STRIP * self.k);
+        for i in (0..self.m).step_by(height) {
+            let m = height.min(self.m - i);
+            let (mut a, mut i0, mut p0) = (self.a, self.i0 + i, self.p0);
+            if copies {
+                for (p, to) in copy.chunks_exact_mut(STRIP).enumerate() {
+                    to[..m].copy_from_slice(&data[i0 + (p0 + p) * col_stride..][..m]);
+                }
+                a = Matrix { data: &*copy, rows: m, cols: self.k, row_stride: 1, col_stride: STRIP };
+                (i0, p0) = (0, 0);
+            }
+            let c = &mut self.c[i * self.c_row_stride..];
+            Block { a, i0, p0, m, c, scratch: &mut *scratch, ..self }.panels(simd);
+        }
+    }
+}
+
+impl<T: Real, M: Terms<T>> Block<'_, T, M> {
+    /// Computes the block, panel by panel.
+    #[inline(always)]
+    fn panels<S: Simd>(mut self, simd: S) {
         let lanes = T::lanes::<S>();
         let (mut j, mut panels) = (0, self.panels);
         while j < self.n {
@@ -62,9 +90,7 @@ impl<T: Real, M: Terms<T>> WithSimd for Block<'_, T, M> {
             j += columns;
         }
     }
-}
 
-impl<T: Real, M: Terms<T>> Block<'_, T, M> {
     /// Computes the columns of one panel, tile by tile.
     #[inline(always)]
     fn panel<S: Simd, const MR: usize, const NV: usize>(

@@ -184,7 +184,7 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
             let add = p0 > 0 || accumulate == Accumulate::Add;
             let last = p0 + depth == k;
             with_scratch(packed_len::<T>(depth, columns), |panels: &mut [T]| {
-                pack_panels(arch, b, start, (p0, depth), (j0, columns), panels);
+                pack_panels(arch, b, start, (p0, depth), (j0, columns), panels, true);
                 let panels = &*panels;
                 let block = |i0: usize, c: &mut [T], kept: Option<&mut [T]>| {
                     let rows = block_m.min(m - i0);

@@ -4,6 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::{Matrix, for_each_chunk};
 use crate::device::cpu::numeric::Real;
+use crate::device::cpu::parallel;
 use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 
 /// From this many elements on, several threads pack.
@@ -41,7 +42,7 @@ pub(crate) fn packed_len<T>(k: usize, n: usize) -> usize {
 /// `start[j0..j0 + n]`, or zeros.
 ///
 /// The block becomes panels with the width of [`panel_vectors`] registers; the last one is as narrow as possible. A
-/// panel is stored row by row; columns past the end are zeros.
+/// panel is stored row by row; columns past the end are zeros. Only with `splits` may several threads pack.
 pub(crate) fn pack_panels<T: Real>(
     arch: Arch,
     b: Matrix<'_, T>,
@@ -49,10 +50,17 @@ pub(crate) fn pack_panels<T: Real>(
     (p0, k): (usize, usize),
     (j0, n): (usize, usize),
     packed: &mut [T],
+    splits: bool,
 ) {
     let (lanes, widest) = panel_width::<T>(arch);
     let packed = &mut packed[..(k + 1) * n.next_multiple_of(lanes)];
-    let splits = k * n >= PARALLEL;
+    let splits = splits && k * n >= PARALLEL && parallel::allowed();
+    // One thread reads whole rows, which memory is prefetched for.
+    let by_rows = !splits && b.col_stride == 1 && k * n > 0;
+    if by_rows {
+        let b = Matrix { data: &b.data[p0 * b.row_stride + j0..], rows: k, cols: n, ..b };
+        arch.dispatch(PackByRows { b, packed: &mut *packed });
+    }
     for_each_chunk(packed, (k + 1) * widest, splits, |panel_index, panel| {
         let j = panel_index * widest;
         let columns = widest.min(n - j);
@@ -62,12 +70,52 @@ pub(crate) fn pack_panels<T: Real>(
         if let Some(start) = start {
             first[..columns].copy_from_slice(&start[j0 + j..][..columns]);
         }
+        if by_rows {
+            return;
+        }
         for_each_chunk(panel, 64 * width, splits, |rows_index, rows| {
             let p = p0 + rows_index * 64;
             let source = &b.data[p * b.row_stride + (j0 + j) * b.col_stride..];
             arch.dispatch(PackRows { b: Matrix { data: source, ..b }, columns, width, rows });
         });
     });
+}
+
+/// Packs `b`, whose rows are contiguous, into panels, without their first rows.
+struct PackByRows<'a, T> {
+    b: Matrix<'a, T>,
+    packed: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for PackByRows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { b, packed } = self;
+        let widest = panel_vectors::<S>() * T::lanes::<S>();
+        for p in 0..b.rows {
+            let row = &b.data[p * b.row_stride..][..b.cols];
+            for (panel, row) in row.chunks(widest).enumerate() {
+                let width = row.len().next_multiple_of(T::lanes::<S>());
+                let to = &mut packed[panel * (b.rows + 1) * widest + (p + 1) * width..][..width];
+                copy_row(simd, row, to);
+            }
+        }
+    }
+}
+
+/// Writes a row and zeros after it.
+#[inline(always)]
+fn copy_row<S: Simd, T: Real>(simd: S, row: &[T], to: &mut [T]) {
+    let (row, rest) = T::as_vectors::<S>(row);
+    let to = T::as_vectors_mut::<S>(to).0;
+    for (to, x) in to.iter_mut().zip(row) {
+        *to = *x;
+    }
+    if !rest.is_empty() {
+        to[row.len()] = T::load_partial(simd, rest);
+    }
 }
 
 /// Packs the first `columns` columns of the first rows of `b` into `rows`, each with `width` elements.
@@ -86,15 +134,7 @@ impl<T: Real> WithSimd for PackRows<'_, T> {
         let Self { b, columns, width, rows } = self;
         if b.col_stride == 1 {
             for (p, row) in rows.chunks_exact_mut(width).enumerate() {
-                let source = &b.data[p * b.row_stride..][..columns];
-                let (source, rest) = T::as_vectors::<S>(source);
-                let row = T::as_vectors_mut::<S>(row).0;
-                for (x, source) in row.iter_mut().zip(source) {
-                    *x = *source;
-                }
-                if !rest.is_empty() {
-                    row[source.len()] = T::load_partial(simd, rest);
-                }
+                copy_row(simd, &b.data[p * b.row_stride..][..columns], row);
             }
             return;
         }

@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use super::block::{Block, block_scratch_len};
 use super::pack::{pack_panels, packed_len};
-use super::{Accumulate, Matrix, MatrixMut, Terms, for_each_chunk};
+use super::{Accumulate, BLOCK_K, Matrix, MatrixMut, Terms, for_each_chunk};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::arch;
@@ -43,7 +43,7 @@ pub(super) fn product<T: Real, M: Terms<T>>(
     let parts = (terms_of_sum / PART_ROWS).clamp(1, MAX_PARTS);
     let part_rows = terms_of_sum.div_ceil(parts).next_multiple_of(2) / M::COUNT;
     // A packed block of about 128 KiB stays in the L2 cache.
-    let depth = ((1 << 17) / size_of::<T>() / n.max(1)).clamp(128, 1024) / 2 * 2 / M::COUNT;
+    let depth = ((1 << 17) / size_of::<T>() / n.max(1)).clamp(128, BLOCK_K) / 2 * 2 / M::COUNT;
     let sums_len = if row_sums.is_some() { m } else { 0 };
     let part_len = m * n + sums_len;
     if part_len == 0 {
@@ -61,7 +61,7 @@ pub(super) fn product<T: Real, M: Terms<T>>(
                 with_scratch(block_scratch_len::<T>(depth), |scratch| {
                     for p0 in (first..end).step_by(depth) {
                         let k = depth.min(end - p0);
-                        pack_panels(arch, b, None, (p0, k), (0, n), panels);
+                        pack_panels(arch, b, None, (p0, k), (0, n), panels, false);
                         let (c, c_row_stride, add) = (&mut *c, n, p0 > first);
                         let (i0, rows, end) = (0, a.t(), p0 + k);
                         let block =

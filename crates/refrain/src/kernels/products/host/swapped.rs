@@ -35,7 +35,7 @@ pub(super) fn product<T: Real, M: Terms<T>>(
     with_scratch(k.div_ceil(depth) * packed_len::<T>(depth, m), |packed: &mut [T]| {
         for (part, panels) in packed.chunks_exact_mut(packed_len::<T>(depth, m)).enumerate() {
             let p0 = part * depth;
-            pack_panels(arch, a.t(), None, (p0, depth.min(k - p0)), (0, m), panels);
+            pack_panels(arch, a.t(), None, (p0, depth.min(k - p0)), (0, m), panels, true);
         }
         let packed = &*packed;
         for j0 in (0..n).step_by(BLOCK_N) {

@@ -21,15 +21,29 @@ pub(crate) fn rows_times_panel<S: Simd, T: Real, M: Terms<T>, const MR: usize, c
 ) -> Tile<T, S, MR, NV> {
     let (start, b) = (panel[0], &panel[1..]);
     let mut tile = [start; MR];
-    // A single known length lets the compiler remove the bounds checks of the loop.
-    let mut rows = a;
-    for row in &mut rows {
-        *row = &row[..b.len()];
+    // Four steps at a time have one check of bounds, and counters of the loop stay in registers.
+    let (steps, last_steps) = b.as_chunks::<4>();
+    let mut rows = [&[][..]; MR];
+    let mut last_rows = [&a[0][..0]; MR];
+    for i in 0..MR {
+        let (row, last) = a[i][..b.len()].as_chunks::<4>();
+        (rows[i], last_rows[i]) = (&row[..steps.len()], &last[..last_steps.len()]);
     }
-    for (p, b) in b.iter().enumerate() {
+    for (p, b) in steps.iter().enumerate() {
+        for q in 0..4 {
+            let b = b[q];
+            for i in 0..MR {
+                let a = T::splat(simd, rows[i][p][q]);
+                for j in 0..NV {
+                    tile[i][j] = terms.mul_add(simd, a, b[j], tile[i][j]);
+                }
+            }
+        }
+    }
+    for (p, b) in last_steps.iter().enumerate() {
         let b = *b;
         for i in 0..MR {
-            let a = T::splat(simd, rows[i][p]);
+            let a = T::splat(simd, last_rows[i][p]);
             for j in 0..NV {
                 tile[i][j] = terms.mul_add(simd, a, b[j], tile[i][j]);
             }
@@ -48,16 +62,34 @@ pub(crate) fn columns_times_panel<S: Simd, T: Real, M: Terms<T>, const MR: usize
     panel: &[[T::Vector<S>; NV]],
 ) -> Tile<T, S, MR, NV> {
     let mut tile = [panel[0]; MR];
-    for (a, b) in a.chunks(stride).zip(&panel[1..]) {
-        let (a, b) = (&a[..MR], *b);
-        for i in 0..MR {
-            let a = T::splat(simd, a[i]);
-            for j in 0..NV {
-                tile[i][j] = terms.mul_add(simd, a, b[j], tile[i][j]);
-            }
-        }
+    let steps = a.chunks_exact(stride).zip(&panel[1..]);
+    // After the last step, `a` may end before the stride does.
+    let whole = steps.len();
+    for (a, b) in steps {
+        add_step(simd, terms, &mut tile, &a[..MR], b);
+    }
+    if let Some(b) = panel[1..].get(whole) {
+        add_step(simd, terms, &mut tile, &a[whole * stride..][..MR], b);
     }
     tile
+}
+
+/// Adds the products of `MR` numbers with a row of a panel.
+#[inline(always)]
+fn add_step<S: Simd, T: Real, M: Terms<T>, const MR: usize, const NV: usize>(
+    simd: S,
+    terms: M,
+    tile: &mut Tile<T, S, MR, NV>,
+    a: &[T],
+    b: &[T::Vector<S>; NV],
+) {
+    let b = *b;
+    for i in 0..MR {
+        let a = T::splat(simd, a[i]);
+        for j in 0..NV {
+            tile[i][j] = terms.mul_add(simd, a, b[j], tile[i][j]);
+        }
+    }
 }
 
 /// Writes or adds a tile to `c`, whose rows have at least `NV` registers.
