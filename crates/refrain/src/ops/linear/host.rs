@@ -1,18 +1,122 @@
 //! Linear layers on the CPU. In f16 or bf16, the operands of a product are rounded to that dtype and multiplied in
 //! f32, pairs of bf16 by the instruction for them, if the processor has it.
 
+use half::{bf16, f16};
+use rayon::prelude::*;
+
 use super::{Linear, rows};
 use crate::device::HostArgs;
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
-use crate::device::cpu::numeric::Real;
-use crate::device::cpu::widen::{Bf16Operand, Widened, output};
+use crate::device::cpu::numeric::{Number, Real, Stored};
+use crate::device::cpu::parallel;
+use crate::device::cpu::widen::{Bf16Operand, Widened, narrow, output};
 use crate::error::Result;
 use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Paired, Single};
 use crate::tensor::DType;
 
+/// Elements of a copy in f32 that stay in the L2 cache, and are a small buffer of scratch memory.
+const PIECE: usize = 1 << 17;
+/// With fewer rows at a time, the weight would be packed too often.
+const LEAST_ROWS: usize = 512;
+/// Elements of a copy in f32 that exceed the L3 cache's share. Smaller copies stay in it from one launch to the next.
+const LARGE: usize = 1 << 21;
+
+/// The rows to compute at a time, if operand 0 and result 0 have the same dtype of 16 bits: their f32 numbers then stay in cache.
+/// `None` if all rows together are better. The bits are the same, because a row of a product does not depend on how many there are,
+/// unless there is only one.
+fn rows_at_a_time(args: &HostArgs<'_>, [m, k, n]: [usize; 3]) -> Option<usize> {
+    let width = k.max(n);
+    let mut count = PIECE / width.max(1);
+    let is_narrow = matches!(args.write_dtype(0), DType::F16 | DType::BF16);
+    if !is_narrow
+        || args.read_dtype(0) != args.write_dtype(0)
+        || count < LEAST_ROWS
+        || m * width < LARGE
+        || n == 0
+    {
+        return None;
+    }
+    while m % count == 1 {
+        count -= 1;
+    }
+    Some(count)
+}
+
+/// Calls `body` with the first row and the results of `count` rows at a time, each with `n` elements, on all threads.
+fn by_rows<T: Send>(
+    y: &mut [T],
+    z: Option<&mut [T]>,
+    [count, n]: [usize; 2],
+    body: impl Fn(usize, &mut [T], Option<&mut [T]>) + Sync,
+) {
+    let pieces = y.par_chunks_mut(count * n).enumerate();
+    match z {
+        None => parallel::for_each(true, pieces, |(i, y)| body(i * count, y, None)),
+        Some(z) => parallel::for_each(true, pieces.zip(z.par_chunks_mut(count * n)), |((i, y), z)| {
+            body(i * count, y, Some(z));
+        }),
+    }
+}
+
+/// The second factor of a product of 16 bits: a weight or, if it is `transposed`, its transpose, whose rows meet the rows of the first
+/// factor.
+enum Factor<'a> {
+    Pairs(Bf16Pairs, Paired),
+    Wide { w: Widened<'a, f32>, transposed: bool },
+}
+
+impl<'a> Factor<'a> {
+    /// Operand 1, of `n` rows and `k` columns, for a first factor of `m` rows.
+    fn of(args: &HostArgs<'a>, [m, n, k]: [usize; 3], transposed: bool) -> Result<Factor<'a>> {
+        let dtype = args.read_dtype(0);
+        Ok(match Bf16Pairs::for_product(dtype, m, if transposed { k } else { n }) {
+            None => Factor::Wide { w: Widened::rounded(args, 1, dtype)?, transposed },
+            Some(pairs) => {
+                let w = Bf16Operand::of(args, 1)?;
+                let w = Matrix::row_major(w.get(), n, k);
+                Factor::Pairs(pairs, Paired::of(if transposed { w.t() } else { w }))
+            }
+        })
+    }
+
+    /// `y = x f^T`, where `f` is this factor, of `n` rows and `k` columns.
+    fn product<T: Stored>(
+        &self,
+        x: &[T],
+        [n, k]: [usize; 2],
+        y: &mut [f32],
+        accumulate: Accumulate,
+        epilogue: Epilogue<'_, f32>,
+    ) {
+        let m = y.len() / n;
+        let y = MatrixMut::row_major(y, m, n);
+        match (self, bf16::same(x)) {
+            (Factor::Pairs(pairs, w), Some(x)) => {
+                let x = Paired::of(Matrix::row_major(x, m, k));
+                gemm::gemm(*pairs, x.matrix(), w.matrix().t(), y, accumulate, epilogue);
+            }
+            (Factor::Wide { w, transposed }, _) => {
+                let x = Widened::of(x);
+                let w = match *transposed {
+                    true => Matrix::row_major(w.get(), k, n),
+                    false => Matrix::row_major(w.get(), n, k).t(),
+                };
+                gemm::gemm(Single, Matrix::row_major(x.get(), m, k), w, y, accumulate, epilogue);
+            }
+            (Factor::Pairs(..), None) => unreachable!("pairs are those of bf16"),
+        }
+    }
+}
+
 pub(super) fn forward(op: &Linear, args: &HostArgs<'_>) -> Result<()> {
     let (m, k, n) = (rows(args.read_shape(0)), args.read_shape(1)[1], args.read_shape(1)[0]);
     let dtype = args.write_dtype(0);
+    let residual_fits = !op.residual || args.read_dtype(2 + usize::from(op.bias)) == dtype;
+    match rows_at_a_time(args, [m, k, n]).filter(|_| residual_fits) {
+        Some(count) if dtype == DType::BF16 => return forward_by_rows::<bf16>(op, args, [m, k, n], count),
+        Some(count) => return forward_by_rows::<f16>(op, args, [m, k, n], count),
+        None => {}
+    }
     match dtype {
         DType::F64 => forward_in::<f64>(op, args, [m, k, n]),
         _ => match Bf16Pairs::for_product(dtype, m, n) {
@@ -38,6 +142,52 @@ fn forward_in<R: Real>(op: &Linear, args: &HostArgs<'_>, [m, k, n]: [usize; 3]) 
     })
 }
 
+fn forward_by_rows<T: Stored>(
+    op: &Linear,
+    args: &HostArgs<'_>,
+    [m, k, n]: [usize; 3],
+    count: usize,
+) -> Result<()> {
+    let (x, w) = (args.read::<T>(0)?, Factor::of(args, [m, n, k], false)?);
+    let bias = if op.bias { Some(Widened::<f32>::operand(args, 2)?) } else { None };
+    let residual = if op.residual { Some(args.read::<T>(2 + usize::from(op.bias))?) } else { None };
+    let y = args.write::<T>(0)?;
+    let z = if op.keep { Some(args.write::<T>(1)?) } else { None };
+    by_rows(y, z, [count, n], |first, y, z| {
+        let m = y.len() / n;
+        let x = &x[first * k..][..m * k];
+        let residual = residual.map(|r| Widened::<f32>::of(&r[first * n..][..m * n]));
+        narrow(y, false, |y| {
+            let mut run = |z: Option<&mut [f32]>| {
+                let epilogue = epilogue(op, bias.as_ref(), residual.as_ref(), z, [m, n]);
+                w.product(x, [n, k], y, Accumulate::Replace, epilogue);
+            };
+            match z {
+                None => run(None),
+                Some(z) => narrow(z, false, |z| run(Some(z))),
+            }
+        });
+    });
+    Ok(())
+}
+
+/// What follows the product, of `m` rows.
+fn epilogue<'a, R: Real>(
+    op: &Linear,
+    bias: Option<&'a Widened<'_, R>>,
+    residual: Option<&'a Widened<'_, R>>,
+    z: Option<&'a mut [R]>,
+    [m, n]: [usize; 2],
+) -> Epilogue<'a, R> {
+    Epilogue {
+        bias: bias.map(|b| b.get()),
+        pre_activation: z.map(|z| MatrixMut::row_major(z, m, n)),
+        activation: op.activation,
+        gradient: None,
+        residual: residual.map(|r| Matrix::row_major(r.get(), m, n)),
+    }
+}
+
 /// Lets `product` compute the result with what follows the product.
 fn finish<R: Real>(
     op: &Linear,
@@ -55,13 +205,7 @@ fn finish<R: Real>(
     };
     let (bias, residual) = (optional(op.bias)?, optional(op.residual)?);
     let run = |y: &mut [R], z: Option<&mut [R]>| {
-        let epilogue = Epilogue {
-            bias: bias.as_ref().map(|b| b.get()),
-            pre_activation: z.map(|z| MatrixMut::row_major(z, m, n)),
-            activation: op.activation,
-            gradient: None,
-            residual: residual.as_ref().map(|r| Matrix::row_major(r.get(), m, n)),
-        };
+        let epilogue = epilogue(op, bias.as_ref(), residual.as_ref(), z, [m, n]);
         product(MatrixMut::row_major(y, m, n), epilogue);
     };
     match op.keep {
@@ -72,6 +216,13 @@ fn finish<R: Real>(
 
 pub(super) fn input_gradient(args: &HostArgs<'_>) -> Result<()> {
     let (m, n, k) = (rows(args.read_shape(0)), args.read_shape(1)[0], args.read_shape(1)[1]);
+    match rows_at_a_time(args, [m, n, k]) {
+        Some(count) if args.read_dtype(0) == DType::BF16 => {
+            return input_gradient_by_rows::<bf16>(args, [m, n, k], count);
+        }
+        Some(count) => return input_gradient_by_rows::<f16>(args, [m, n, k], count),
+        None => {}
+    }
     match args.read_dtype(0) {
         DType::F64 => input_gradient_in::<f64>(args, [m, n, k]),
         dtype => match Bf16Pairs::for_product(dtype, m, k) {
@@ -94,6 +245,16 @@ pub(super) fn input_gradient(args: &HostArgs<'_>) -> Result<()> {
             }
         },
     }
+}
+
+fn input_gradient_by_rows<T: Stored>(args: &HostArgs<'_>, [m, n, k]: [usize; 3], count: usize) -> Result<()> {
+    let (dy, w) = (args.read::<T>(0)?, Factor::of(args, [m, n, k], true)?);
+    let (accumulates, mode) = (args.accumulate(0), Accumulate::of(args, 0));
+    by_rows(args.write::<T>(0)?, None, [count, k], |first, dx, _| {
+        let dy = &dy[first * n..][..dx.len() / k * n];
+        narrow(dx, accumulates, |dx| w.product(dy, [k, n], dx, mode, Epilogue::default()));
+    });
+    Ok(())
 }
 
 fn input_gradient_in<R: Real>(args: &HostArgs<'_>, [m, n, k]: [usize; 3]) -> Result<()> {

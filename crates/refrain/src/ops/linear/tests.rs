@@ -243,3 +243,38 @@ fn the_activation_of_a_wide_layer_on_a_gpu_is_an_operation_of_its_own() {
         }
     }
 }
+
+#[test]
+fn a_row_in_16_bits_does_not_depend_on_how_many_there_are() {
+    for device in devices() {
+        // More rows than are computed at a time; with the first number that is tried, one would be left.
+        let of = [(DType::BF16, [16_385, 24, 128]), (DType::F16, [13_200, 160, 40])];
+        for (dtype, [rows, inputs, outputs]) in of {
+            let leaf = |shape: &[usize], step| {
+                let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
+                t.to_dtype(dtype).unwrap()
+            };
+            let (x, r) = (leaf(&[rows, inputs], 0.7), leaf(&[rows, outputs], 0.2));
+            let (w, b) = (leaf(&[outputs, inputs], 1.1), leaf(&[outputs], 0.9));
+            // The result and the gradient of `x`, of some rows.
+            let part = |first: usize, count: usize| {
+                let x = x.narrow(0, first, count).unwrap().contiguous().unwrap();
+                x.set_requires_grad(true).unwrap();
+                let r = r.narrow(0, first, count).unwrap().contiguous().unwrap();
+                let y = x.linear(&w, Some(&b), Activation::GeluTanh, Some(&r)).unwrap();
+                y.sum(()).unwrap().backward().unwrap();
+                let numbers = |t: &Tensor| t.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+                (numbers(&y.detach()), numbers(&x.grad().unwrap()))
+            };
+            let (y, dx) = part(0, rows);
+            for first in [0, 700, rows - 300] {
+                let (some_y, some_dx) = part(first, 300);
+                assert_eq!(some_y, y[first * outputs..][..300 * outputs], "{dtype}, from row {first}");
+                assert_eq!(some_dx, dx[first * inputs..][..300 * inputs], "{dtype}, from row {first}");
+            }
+        }
+        let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::BF16, &device).unwrap();
+        let none = zeros(&[30_000, 100]).linear(&zeros(&[0, 100]), None, Activation::None, None).unwrap();
+        assert_eq!(none.dims(), [30_000, 0]);
+    }
+}
