@@ -305,6 +305,9 @@ impl Tensor {
     /// numbers of bf16, and subnormal sums of their products, count as zero. [`Precision`] says how f32 is multiplied and
     /// which dtype results.
     ///
+    /// On a GPU, from 2^32 multiplications on, the activation of a layer in f16, bf16 or TF32 without residual is an operation of its
+    /// own, which gets the result rounded to its dtype.
+    ///
     /// All operands have one dtype, with one exception: beside an f16 or bf16 input, weight and bias may be f32. The
     /// weight is then rounded to the dtype of the input before the product; the bias is added in f32. Under
     /// [`Precision::Bf16`] weight and bias are rounded only once while they do not change, and the residual may be

@@ -210,7 +210,7 @@ fn gradients_of_layers_of_all_sizes_agree_with_those_in_f64() {
 #[test]
 fn the_activation_of_a_wide_layer_on_a_gpu_is_an_operation_of_its_own() {
     let (rows, width) = (2048, 1024);
-    for device in devices().into_iter().filter(|device| device.kind() != DeviceKind::Cpu) {
+    for device in devices().filter(|device| device.kind() != DeviceKind::Cpu) {
         let tensor = |shape: [usize; 2], step| {
             let x = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
             x.mul_scalar(0.1).unwrap().to_dtype(DType::BF16).unwrap().detach()
