@@ -109,8 +109,8 @@ pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
     }
 }
 
-/// Runs all launches of a program, which share their work with the other threads even if they are small: these look for work
-/// all the time.
+/// Runs all launches of a program, which share their work with the other threads even if they are small: between them, these still
+/// look for work.
 struct OnAllThreads;
 
 impl Executable for OnAllThreads {

@@ -3,8 +3,8 @@
 //! The thread that launches a kernel runs it, and shares loops of it with a [`Team`]. A thread of the team never waits for the
 //! lock of a storage, so a launch that holds locks always finishes, whatever user threads wait for them.
 //!
-//! Kernels of users have a pool of `rayon`, because they may use it. So a user's pool never starts one of its own tasks in the
-//! middle of a launch.
+//! Kernels of users have a pool of `rayon`, because they may use it; so have sorts of long lines. So a user's pool never starts one
+//! of its own tasks in the middle of a launch.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -40,7 +40,16 @@ fn team() -> Option<&'static Team> {
         return None;
     }
     static TEAM: OnceLock<&Team> = OnceLock::new();
-    Some(TEAM.get_or_init(|| Team::new(rayon::current_num_threads(), begin)))
+    Some(TEAM.get_or_init(|| Team::new(global_threads(), begin)))
+}
+
+/// The threads of rayon's global pool. A worker of another pool would say how many that one has.
+fn global_threads() -> usize {
+    if rayon::current_thread_index().is_none() {
+        return rayon::current_num_threads();
+    }
+    let elsewhere = std::thread::Builder::new().spawn(rayon::current_num_threads);
+    elsewhere.ok().and_then(|thread| thread.join().ok()).unwrap_or(1)
 }
 
 /// The pool of users' kernels, with as many threads. `None` if the system gives no threads, or with shuttle.
@@ -163,7 +172,7 @@ pub(crate) fn pieces<T: Send>(out: &mut [T], size: usize, body: impl Fn(usize, &
     split(out, size, &body);
 }
 
-/// Takes a function pointer, so that rayon's part is compiled only once for each element type.
+/// Takes a function pointer, so that what splits is compiled only once for each element type.
 fn split<T: Send>(out: &mut [T], size: usize, body: &(dyn Fn(usize, &mut [T]) + Sync)) {
     if out.is_empty() || size == 0 {
         return;
@@ -246,18 +255,22 @@ pub(crate) fn share<W: Send>(
         Alone(Part { items: AtomicUsize::new(len), work: Mutex::new(own) })
     });
     let (parts, size) = (&parts[..count], (items / (count * PIECES)).max(1));
-    team.lead(&|thread| {
+    team.lead(count - 1, &|thread| {
+        let mut has_worked = false;
         // A thread without a part begins with the end of another one.
         if let Some(part) = parts.get(thread) {
             while let Some(piece) = part.0.first(size, split) {
                 run(piece);
+                has_worked = true;
             }
         }
         for other in 0..count {
             while let Some(piece) = parts[(thread + other) % count].0.last(size, split) {
                 run(piece);
+                has_worked = true;
             }
         }
+        has_worked
     });
 }
 

@@ -14,8 +14,8 @@ use bytemuck::{Pod, Zeroable};
 struct CacheLine([u8; 64]);
 
 thread_local! {
-    /// Free buffers of this thread. It is a stack, because a thread that waits inside a kernel may run a task of
-    /// another kernel meanwhile.
+    /// Free buffers of this thread. It is a stack, because a thread of the pool of users' kernels that waits may run a task of another
+    /// kernel meanwhile.
     static FREE: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(Vec::new()) };
 }
 

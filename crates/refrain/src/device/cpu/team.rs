@@ -1,12 +1,12 @@
 //! The team of the CPU's kernels: threads that share the work of a kernel with the thread that runs it.
 //!
 //! A thread *leads* a region: it opens a piece of work on a desk of the team, takes part in it, and ends when all of it is
-//! done. Members that have nothing to do look at the desks and join what is open. Nobody waits for a member who has not
-//! joined: the leader could do all work alone. So threads may lead at the same time, a member may lead a region inside
+//! done. Helpers that have nothing to do look at the desks and join what is open. Nobody waits for a helper that has not
+//! joined: the leader could do all work alone. So threads may lead at the same time, a helper may lead a region inside
 //! of another, and a core that is busy with something else holds nobody up.
 //!
-//! To open a region and to join it takes well below a microsecond, as long as the members still look; they do so for a
-//! while after their last region ([`AWAKE`]) and then sleep.
+//! To open a region and to join it takes well below a microsecond, as long as the helpers still look; they do so for a
+//! while after their last work ([`AWAKE`]) and then sleep.
 #![allow(unsafe_code)] // A region borrows from its leader's stack; see `lead`.
 
 use std::any::Any;
@@ -17,26 +17,29 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How long members look for work before they sleep. To wake a thread takes longer than a small kernel, and the system may wake it on
+/// How long helpers look for work before they sleep. To wake a thread takes longer than a small kernel, and the system may wake it on
 /// the core of the leader; between the launches of a training loop is less.
 const AWAKE: Duration = Duration::from_millis(2);
 
-/// Who waits longer for its core shares it with another thread.
+/// Who gives up its core for a moment and gets it back only after this time shares it with another thread.
 const SHARED: Duration = Duration::from_micros(50);
 
-/// Looks at the desks between two looks at the clock, when a member also lets other threads have its core.
+/// Looks at the desks between two looks at the clock, when a helper also lets other threads have its core.
 const LOOKS: u32 = 256;
 
 /// Regions that can be open at a time. A thread that finds no free desk works alone.
 const DESKS: usize = 8;
 
-/// The work of a region, called by each thread that takes part with its number in the team; the leader is number 0.
-pub(super) type Region<'a> = &'a (dyn Fn(usize) + Sync + 'a);
+/// The work of a region, called by each thread that takes part with its number in the team; the leader is number 0. It returns
+/// whether there was something to do.
+pub(super) type Region<'a> = &'a (dyn Fn(usize) -> bool + Sync + 'a);
 
 /// Threads that work together.
 pub(super) struct Team {
     desks: [Desk; DESKS],
     helpers: Vec<Helper>,
+    /// Its threads, with the one that leads.
+    threads: AtomicUsize,
     /// Helpers that sleep.
     sleepers: AtomicUsize,
 }
@@ -62,7 +65,8 @@ struct Desk {
 #[derive(Default)]
 struct Lead {
     is_taken: AtomicBool,
-    region: Mutex<Option<Region<'static>>>,
+    /// What is to be done, and how many helpers it has work for.
+    region: Mutex<Option<(Region<'static>, usize)>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -87,6 +91,7 @@ impl Team {
         let team: &Team = Box::leak(Box::new(Team {
             desks: Default::default(),
             helpers: (1..threads).map(|_| Helper::default()).collect(),
+            threads: AtomicUsize::new(1),
             sleepers: AtomicUsize::new(0),
         }));
         for number in 1..threads {
@@ -100,6 +105,7 @@ impl Team {
             if thread.spawn(help).is_err() {
                 break;
             }
+            team.threads.fetch_add(1, Relaxed);
         }
         // Those that have begun on this core leave it.
         thread::yield_now();
@@ -108,25 +114,26 @@ impl Team {
 
     /// The threads of the team, with the one that leads.
     pub(super) fn threads(&self) -> usize {
-        1 + self.helpers.len()
+        self.threads.load(Relaxed)
     }
 
     /// Calls `region` on this thread, and meanwhile on others of the team that have nothing to do: with 0 here, and at most once with
-    /// each other number. Returns when all calls have.
+    /// each other number. It has work for so many `helpers`. Returns when all calls have returned.
     ///
     /// # Panics
     /// If a call does, when all others have returned.
-    pub(super) fn lead(&self, region: Region<'_>) {
+    pub(super) fn lead(&self, helpers: usize, region: Region<'_>) {
         let Some(desk) = self.desks.iter().find(|desk| desk.take()) else {
-            return region(0);
+            region(0);
+            return;
         };
         // SAFETY: this only extends the lifetime. The region is used by this thread and by helpers between `join` and `leave`.
-        // `close`, which is reached below whatever happens (a panic of the region is caught), waits until all that have joined have
-        // left, and lets no other one join. So nobody uses it after this function has returned.
+        // `close`, which is reached below whatever happens (a panic of the region is caught) and does not panic, waits until all that
+        // have joined have left, and lets no other one join. So nobody uses it after this function has returned.
         let shared = unsafe { std::mem::transmute::<Region<'_>, Region<'static>>(region) };
-        desk.open(shared);
+        desk.open(shared, helpers);
         let mine = catch_unwind(AssertUnwindSafe(|| {
-            self.wake();
+            self.wake(helpers);
             region(0);
         }));
         let theirs = desk.close();
@@ -135,14 +142,17 @@ impl Team {
         }
     }
 
-    /// Wakes two helpers that sleep, if any does. Each wakes two more when it has joined a region.
-    fn wake(&self) {
+    /// Wakes helpers that sleep for a region with work for so many: two, if there are. Each wakes two more when it has joined a region
+    /// for more.
+    fn wake(&self, helpers: usize) {
         if self.sleepers.load(SeqCst) == 0 {
             return;
         }
-        self.helpers.iter().filter(|helper| self.ends_sleep(helper)).take(2).for_each(|helper| {
-            helper.thread.get().into_iter().for_each(Thread::unpark);
-        });
+        self.helpers.iter().filter(|helper| self.ends_sleep(helper)).take(helpers.min(2)).for_each(
+            |helper| {
+                helper.thread.get().into_iter().for_each(Thread::unpark);
+            },
+        );
     }
 
     /// Whether a helper slept, and now does no longer.
@@ -162,7 +172,7 @@ impl Team {
         let mut last = Instant::now();
         let mut slept = true;
         loop {
-            if self.works(number, &mut seen, &mut slept) {
+            if self.look_for_work(number, &mut seen, &mut slept) {
                 last = Instant::now();
             } else if last.elapsed() < AWAKE {
                 let begun = Instant::now();
@@ -178,17 +188,18 @@ impl Team {
         }
     }
 
-    /// Joins what is open, or looks for it a while. Whether there was something.
-    fn works(&self, number: usize, seen: &mut [u64; DESKS], slept: &mut bool) -> bool {
+    /// Joins what is open, or looks for it a while. Whether there was something to do.
+    fn look_for_work(&self, number: usize, seen: &mut [u64; DESKS], slept: &mut bool) -> bool {
         for _ in 0..LOOKS {
             for (desk, seen) in self.desks.iter().zip(&mut *seen) {
-                let Some(region) = desk.join(seen) else { continue };
-                if std::mem::take(slept) {
-                    self.wake();
+                let Some((region, helpers)) = desk.join(seen) else { continue };
+                if std::mem::take(slept) && helpers > 2 {
+                    self.wake(helpers);
                 }
                 let end = catch_unwind(AssertUnwindSafe(|| region(number)));
+                let has_worked = *end.as_ref().unwrap_or(&true);
                 desk.leave(end.err());
-                return true;
+                return has_worked;
             }
             spin_loop();
         }
@@ -197,8 +208,9 @@ impl Team {
 
     /// Sleeps until it is woken. Whether it slept: not if a region is open that it has not seen.
     fn sleep(&self, helper: &Helper, seen: &[u64; DESKS]) -> bool {
-        helper.sleeps.store(true, SeqCst);
+        // In this order, so that nobody ends a sleep that is not counted.
         self.sleepers.fetch_add(1, SeqCst);
+        helper.sleeps.store(true, SeqCst);
         // A leader opens a region and then looks for sleepers; this thread says that it sleeps and then looks for a region. So one of
         // them sees the other.
         if self.desks.iter().zip(seen).any(|(desk, seen)| is_new(desk.state.0.load(SeqCst), *seen)) {
@@ -224,8 +236,8 @@ impl Desk {
     }
 
     /// Lets helpers join a region with the next number.
-    fn open(&self, region: Region<'static>) {
-        *lock(&self.lead.0.region) = Some(region);
+    fn open(&self, region: Region<'static>, helpers: usize) {
+        *lock(&self.lead.0.region) = Some((region, helpers));
         // Helpers that just saw that the last one is closed may still be counted.
         self.state.0.fetch_add(NUMBER + OPEN, SeqCst);
     }
@@ -233,14 +245,16 @@ impl Desk {
     /// Lets nobody join any more, waits until all have left, and frees the desk. Returns the panic of a helper.
     fn close(&self) -> Option<Box<dyn Any + Send>> {
         let mut state = self.state.0.fetch_and(!OPEN, AcqRel);
-        let mut looks = 0u32;
+        let (mut looks, mut begun) = (0u32, None);
         while state & (OPEN - 1) != 0 {
-            looks += 1;
-            // The helper may need this core.
-            if looks.is_multiple_of(LOOKS) {
-                thread::yield_now()
+            looks = looks.wrapping_add(1);
+            if !looks.is_multiple_of(LOOKS) {
+                spin_loop();
+            } else if begun.get_or_insert_with(Instant::now).elapsed() < AWAKE {
+                // The helper may need this core.
+                thread::yield_now();
             } else {
-                spin_loop()
+                thread::sleep(SHARED);
             }
             state = self.state.0.load(Acquire);
         }
@@ -251,7 +265,7 @@ impl Desk {
     }
 
     /// Joins the region, if it is open and was not seen before.
-    fn join(&self, seen: &mut u64) -> Option<Region<'static>> {
+    fn join(&self, seen: &mut u64) -> Option<(Region<'static>, usize)> {
         if !is_new(self.state.0.load(Relaxed), *seen) {
             return None;
         }
@@ -263,14 +277,14 @@ impl Desk {
         }
         *seen = state / NUMBER;
         // While the desk is open, there is one.
-        Some(lock(&self.lead.0.region).unwrap_or(&|_| ()))
+        Some(lock(&self.lead.0.region).unwrap_or((&|_| false, 0)))
     }
 
     /// Leaves the region.
     fn leave(&self, panic: Option<Box<dyn Any + Send>>) {
-        if let Some(panic) = panic {
-            *lock(&self.lead.0.panic) = Some(panic);
-        }
+        // An earlier one is dropped behind the count, which the leader waits for: to drop it may panic.
+        let earlier = panic.and_then(|panic| lock(&self.lead.0.panic).replace(panic));
         self.state.0.fetch_sub(1, Release);
+        drop(earlier);
     }
 }

@@ -27,8 +27,9 @@ constexpr int WIDTH = STEPS * STEP, PITCH = WIDTH + RUN;
 DEVICE int place(int row, int at) { return row * PITCH + at; }
 #endif
 constexpr int EIGHTS = WIDTH / 8;
-// Blocks on a multiprocessor that the registers must leave room for.
-constexpr int RESIDENT = HAS_SCORES ? 1 : 3;
+// Blocks on a multiprocessor that the registers must leave room for, where they do so without numbers that move to memory.
+constexpr bool FITS_THREE = GROUPS || FORM == SPLIT_TF32 || HEAD_DIM <= 48 || FORM == TF32 && !DROPS;
+constexpr int RESIDENT = FITS_THREE && !HAS_SCORES ? 3 : 1;
 constexpr bool FEW_REGISTERS = GROUPS && !HAS_SCORES && !DROPS;
 
 // Sums and maxima over the four lanes that share a row.

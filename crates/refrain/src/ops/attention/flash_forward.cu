@@ -1,6 +1,6 @@
 // The outputs and the saved row statistics of a block of queries, by which the keys and values pass.
 
-KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS ? 5 : HAS_SCORES || DROPS ? RESIDENT : 4)) {
+KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS ? 5 : RESIDENT == 3 && !DROPS ? 4 : RESIDENT)) {
     static_assert((int)sizeof(Number) * PITCH * (ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
     Number* q_tile = reinterpret_cast<Number*>(memory);
     Number* k_tiles = q_tile + ROWS * PITCH;

@@ -191,7 +191,8 @@ impl Pass<'_> {
         let whole = (n / vec).div_ceil(THREADS);
         // Blocks whose vectors are a whole number of rows of channels.
         let period = channels / gcd(channels, THREADS * vec);
-        let fixed = |blocks: usize| inner == 1 && blocks >= period;
+        // Not if many would be left out.
+        let fixed = |blocks: usize| inner == 1 && blocks / period * period * 8 >= blocks.max(1) * 7;
         let blocks = match statistics {
             // Each block reads all sums, so a block for each multiprocessor is enough if its threads load their elements at once.
             Statistics::Merged => {

@@ -27,12 +27,15 @@ const LARGE: usize = 1 << 21;
 fn rows_at_a_time(args: &HostArgs<'_>, [m, k, n]: [usize; 3]) -> Option<usize> {
     let width = k.max(n);
     let mut count = PIECE / width.max(1);
+    // A product divides its rows further than that.
+    let too_few = |count: usize| parallel::threads() > 1 && m.div_ceil(count) < 2 * parallel::threads();
     let is_narrow = matches!(args.write_dtype(0), DType::F16 | DType::BF16);
     if !is_narrow
         || args.read_dtype(0) != args.write_dtype(0)
         || count < LEAST_ROWS
         || m * width < LARGE
         || n == 0
+        || too_few(count)
     {
         return None;
     }

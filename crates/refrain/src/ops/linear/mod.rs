@@ -305,8 +305,8 @@ impl Tensor {
     /// numbers of bf16, and subnormal sums of their products, count as zero. [`Precision`] says how f32 is multiplied and
     /// which dtype results.
     ///
-    /// On a GPU, from 2^32 multiplications on, the activation of a layer in f16, bf16 or TF32 without residual is an operation of its
-    /// own, which gets the result rounded to its dtype.
+    /// On a GPU, from 2^32 multiplications on, the activation of a layer in bf16 or TF32 without residual is an operation and a launch
+    /// of its own, which gets the result rounded to its dtype.
     ///
     /// All operands have one dtype, with one exception: beside an f16 or bf16 input, weight and bias may be f32. The
     /// weight is then rounded to the dtype of the input before the product; the bias is added in f32. Under
@@ -330,7 +330,7 @@ impl Tensor {
         activation: Activation,
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
-        if let Some(function) = function_apart(self, weight, activation, residual) {
+        if let Some(function) = separate_activation(self, weight, activation, residual) {
             return apply(function, &[&self.linear(weight, bias, Activation::None, None)?]);
         }
         let (op, inputs) = linear(self, weight, bias, activation, residual);
@@ -349,9 +349,8 @@ impl Tensor {
         residual: Option<&Tensor>,
         dst: &Tensor,
     ) -> Result<()> {
-        if let Some(function) = function_apart(self, weight, activation, residual) {
-            self.linear_into(weight, bias, Activation::None, None, dst)?;
-            return apply_into(function, &[dst], dst);
+        if let Some(function) = separate_activation(self, weight, activation, residual) {
+            return apply_into(function, &[&self.linear(weight, bias, Activation::None, None)?], dst);
         }
         let (op, inputs) = linear(self, weight, bias, activation, residual);
         let operands = op.operands(&inputs)?;
@@ -362,15 +361,16 @@ impl Tensor {
 
 /// The activation of a wide layer on a GPU, where it is an operation of its own: the library computes such a product so much faster
 /// than our own kernel computes both that reading the result once more pays off, and the activation shares its kernel with the
-/// elementwise operations that follow it. The library has no f32 products that are not rounded to TF32.
-fn function_apart(
+/// elementwise operations that follow it. The library's own tanh-GELU of bf16 is as fast, but shares nothing. It has no f32 products
+/// that are not rounded to TF32; and f16 would become infinite between the product and the activation.
+fn separate_activation(
     x: &Tensor,
     weight: &Tensor,
     activation: Activation,
     residual: Option<&Tensor>,
 ) -> Option<Unary> {
     let rounds = match precision().result(x.dtype()) {
-        DType::F16 | DType::BF16 => true,
+        DType::BF16 => true,
         DType::F32 => precision() == Precision::Tf32,
         _ => false,
     };

@@ -94,7 +94,7 @@ pub(super) struct GroupTile {
 }
 
 impl GroupTile {
-    /// The tiles for a product of f32.
+    /// The tiles for a product of f32 as sums of two TF32 numbers.
     const OF_F32: [GroupTile; 3] = [
         GroupTile { warps: 8, fragments: 16, form: "SPLIT_TF32", at_once: 132, pace: 17 },
         GroupTile { warps: 8, fragments: 8, form: "SPLIT_TF32", at_once: 132, pace: 10 },
@@ -148,7 +148,7 @@ impl GroupTile {
         if self.as_they_are() { GroupTile::STAGES } else { 2 }
     }
 
-    /// Shared memory of a block: tiles of both operands; for f32, tiles of B with each number in two parts.
+    /// Shared memory of a block: tiles of both operands; for f32, tiles of B with each number in its parts.
     pub(super) fn bytes(self) -> usize {
         self.bytes_for(self.slots())
     }
@@ -163,10 +163,12 @@ impl GroupTile {
         steps.min(self.slots()) * slot
     }
 
-    /// Whether groups are faster than warps that work alone for a product of f32 rounded to TF32: that fills tiles along k, whose
-    /// blocks nearly all run at once. Of more blocks, one computes while others wait, and small ones wait less.
+    /// Whether groups of warps are faster than single warps for a product of f32 rounded to TF32: A's numbers along k are adjacent,
+    /// they fill two tiles, and C is so small that nearly all blocks run at once. Of more blocks, one computes while others wait, and
+    /// small ones wait less.
     fn fits_tf32(p: &Product) -> bool {
-        p.a.dense[1] && p.k >= 2 * TF32_DEPTH && p.m * p.n <= MOST_NUMBERS_OF_TF32
+        let numbers = p.m.saturating_mul(p.n).saturating_mul(p.batches());
+        p.a.dense[1] && p.k >= 2 * TF32_DEPTH && numbers <= MOST_NUMBERS_OF_TF32
     }
 
     /// `None` if the product does not suit warp groups.

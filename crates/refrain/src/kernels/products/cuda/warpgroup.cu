@@ -13,7 +13,7 @@ constexpr int PART_BYTES = TILE_N * TILE_K * 4, SLOT_BYTES = PARTS * PART_BYTES;
 static_assert(2 * SLOT_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
 
 // The parts of a number that are multiplied: both, or one in `high`.
-DEVICE void take_apart(float x, u32& high, u32& low) {
+DEVICE void to_tf32_parts(float x, u32& high, u32& low) {
     if (FORM == SPLIT_TF32) split_tf32(x, high, low);
     else high = round_tf32(x);
 }
@@ -124,7 +124,7 @@ struct PiecesOfB {
         for (int e = 0; e < EACH; e++) {
             vec<u32, 4> parts[PARTS];
             #pragma unroll
-            for (int i = 0; i < 4; i++) take_apart(x[e][i], parts[0].at[i], parts[PARTS - 1].at[i]);
+            for (int i = 0; i < 4; i++) to_tf32_parts(x[e][i], parts[0].at[i], parts[PARTS - 1].at[i]);
             #pragma unroll
             for (int part = 0; part < PARTS; part++) {
                 if (B_ALONG_K) {
@@ -189,7 +189,7 @@ KERNEL_THAT_WAITS(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
             for (int q = 0; q < QUADS; q++) {
                 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    take_apart(x[h][q][i], high[h][q][i], low[h][q][i]);
+                    to_tf32_parts(x[h][q][i], high[h][q][i], low[h][q][i]);
                     if (sums) sum[h] += x[h][q][i];
                 }
             }
