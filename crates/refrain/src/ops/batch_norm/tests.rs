@@ -109,7 +109,7 @@ fn gradients_of_many_values_are_those_of_the_formula() {
         ([60, 100, 16], 2, [0, 1]),
         ([9, 40, 600], 2, [0, 1]),
         ([40, 120, 8], 1, [0, 2]),
-        // Many neighbouring channels, of which threads keep some in registers, in 32 blocks and in 25.
+        // Many neighbouring channels, of which threads keep some in registers: a block has whole rows, or 25 of them together have.
         ([30, 100, 512], 2, [0, 1]),
         ([25, 300, 100], 2, [0, 1]),
     ];
