@@ -14,8 +14,8 @@ use crate::types::{DType, Layout};
 /// In a replay, a list of up to this many operands is on the stack.
 const INLINE: usize = 48;
 
-/// Memory of longer lists, kept for the next replay. All threads share it: any may run the next
-/// replay, and one that has run none before must not allocate either.
+/// Memory of longer lists, kept for the next replay. All threads share it: any may run the next replay, and one that has run none
+/// before must not allocate either.
 struct ListMemory(Mutex<Vec<Vec<Operand<'static>>>>);
 
 static LISTS: ListMemory = ListMemory(Mutex::new(Vec::new()));
