@@ -23,16 +23,17 @@ import math
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import table
 
+# Settings of PatchTST that are the same in every configuration.
+SAME = {"model": "patchtst", "end_padding": False, "attention_dropout": 0.0, "channel_attention": False, "loss": "mse"}
 # What is measured along one size at a time: the others stay.
-BASE = {"context": 336, "patch": 16, "stride": 8, "d_model": 128, "heads": 8, "layers": 3, "ffn": 256, "channels": 7,
-        "batch_size": 64, "horizon": 96, "norm": "layer", "norm_position": "pre", "dropout": 0.0,
+BASE = {**SAME, "context": 336, "patch": 16, "stride": 8, "d_model": 128, "heads": 8, "layers": 3, "ffn": 256,
+        "channels": 7, "batch_size": 64, "horizon": 96, "norm": "layer", "norm_position": "pre", "dropout": 0.0,
         "residual_attention": False, "revin": False}
 ALONG = {
     "batch": ("batch_size", [4, 8, 16, 32, 64, 128, 256, 512, 1024]),
@@ -45,7 +46,7 @@ SHOWN = ("context", "patches", "d_model", "heads", "layers", "ffn", "rows", "nor
 
 
 def patches(c):
-    return (c["context"] - c["patch"]) // c["stride"] + 1
+    return (c["context"] - c["patch"]) // c["stride"] + 1 + c["end_padding"]
 
 
 def rows(c):
@@ -75,9 +76,9 @@ def drawn(draw, a):
         patch = draw.choice([p for p in (4, 8, 12, 16, 24, 32) if p <= context])
         channels = draw.choice([1, 7, 21])
         rows = math.exp(draw.uniform(math.log(32), math.log(8192)))
-        c = {"context": context, "patch": patch, "stride": draw.choice([patch, max(1, patch // 2)]), "d_model": head * heads,
-             "heads": heads, "layers": draw.randint(1, 6), "ffn": head * heads * draw.choice([1, 2, 4]), "channels": channels,
-             "batch_size": max(1, round(rows / channels)), "horizon": draw.choice([1, 24, 96, 192]),
+        c = {**SAME, "context": context, "patch": patch, "stride": draw.choice([patch, max(1, patch // 2)]),
+             "d_model": head * heads, "heads": heads, "layers": draw.randint(1, 6), "ffn": head * heads * draw.choice([1, 2, 4]),
+             "channels": channels, "batch_size": max(1, round(rows / channels)), "horizon": draw.choice([1, 24, 96, 192]),
              "norm": draw.choice(["batch", "layer"]), "norm_position": draw.choice(["pre", "post"]),
              "dropout": draw.choice([0.0, 0.1, 0.3]), "residual_attention": draw.random() < 0.3, "revin": draw.random() < 0.5,
              "precision": draw.choice(PRECISIONS[a.device])}
@@ -90,16 +91,22 @@ class Torch:
 
     def __init__(self, c, a, compiled):
         import torch
-        from torch_patchtst import PatchTst
+        from torch_forecasters import Forecaster
         from torch_step import captured
 
-        self.torch, self.cuda = torch, a.device == "cuda"
+        self.cuda = a.device == "cuda"
+        if not self.cuda:
+            torch.set_num_threads(a.threads)
         torch.set_float32_matmul_precision("highest" if c["precision"] == "f32" else "high")
         torch.manual_seed(0)
-        model = PatchTst(c).to(a.device)
+        model = Forecaster(c).to(a.device)
         params = list(model.parameters())
         self.parameters = sum(p.numel() for p in params)
-        loss_of = torch.compile(model) if compiled else model
+        loss_of = model
+        if compiled:
+            # torch.compile remembers the sizes of earlier models of the class; another size would make it compile for any.
+            torch.compiler.reset()
+            loss_of = torch.compile(model, dynamic=False)
         optimizer = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.01, fused=True, capturable=self.cuda)
         normal = lambda length: torch.randn(c["batch_size"], c["channels"], length, device=a.device)
         self.batches = [(normal(c["context"]), normal(c["horizon"])) for _ in range(4)]
@@ -132,8 +139,9 @@ class Torch:
 def settings(c, folder):
     """A file for `refrain bench step --config`; its data is not read."""
     path = Path(folder) / "settings.toml"
-    end = {"model": "patchtst", "data": "none.csv", "end_padding": False}
-    lines = (f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in {**c, **end}.items() if name != "channels")
+    # Without data, the settings would be those of the bundled data.
+    named = {"data": "none.csv", **c}
+    lines = (f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in named.items() if name != "channels")
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -144,7 +152,7 @@ def refrain(c, a, steps, folder):
     command = (a.refrain, *threads, "bench", "step", "--config", settings(c, folder), "--channels", c["channels"],
                "--device", a.device, "--steps", steps, "--repeats", 3, "--warmup", 3, "--json")
     pin = (lambda: os.sched_setaffinity(0, range(a.threads))) if a.device == "cpu" else None
-    printed = table.output("refrain", command, preexec_fn=pin)
+    printed = table.output("refrain", command, preexec_fn=pin, timeout=a.limit)
     return printed and json.loads(printed.strip().splitlines()[-1])
 
 
@@ -157,7 +165,7 @@ def measured(c, a, compiled=False):
                 others[name] = Torch(c, a, name == "compiled")
             except Exception as error:  # out of memory, or nothing to compile with
                 table.failed(name, error)
-        steps = others["torch"].enough(a.seconds) if "torch" in others else 10
+        steps = next(iter(others.values())).enough(a.seconds) if others else 10
         times = {name: [] for name in (*others, "refrain")}
         for _ in range(a.rounds):
             for name, other in others.items():
@@ -165,8 +173,8 @@ def measured(c, a, compiled=False):
             if (result := refrain(c, a, steps, folder)) is None:
                 break
             times["refrain"].append(result["median_us"])
-            if "torch" in others and result["parameters"] != others["torch"].parameters:
-                sys.exit(f"not the same model: {result['parameters']} parameters, {others['torch'].parameters} in PyTorch: {c}")
+            if different := {other.parameters for other in others.values()} - {result["parameters"]}:
+                raise ValueError(f"not the same model: {result['parameters']} parameters, {different} in PyTorch: {c}")
         others.clear()
         gc.collect()
         if a.device == "cuda":
@@ -183,14 +191,29 @@ def shown(c):
     position = f"{c['norm']}, {c['norm_position']}"
     cells = {**c, "patches": patches(c), "rows": rows(c), "norm": position, "residual": "yes" if c["residual_attention"] else "",
              "revin": "yes" if c["revin"] else ""}
+    return line(c, (str(cells[name]) for name in SHOWN))
+
+
+def line(c, names):
+    """Of a table: what was measured of `c`, after its names."""
     times = [f"{c['us'][name]:,.0f}" if name in c["us"] else "" for name in ("torch", "compiled", "refrain")]
     ratio = "" if c["ratio"] is None else f"{c['ratio']:.2f}"
-    return f"| {' | '.join([*(str(cells[name]) for name in SHOWN), *times, ratio])} |"
+    return f"| {' | '.join([*names, *times, ratio])} |"
 
 
-def header():
-    names = [*SHOWN, "PyTorch", "compiled", "refrain", "refrain / best other"]
+def header(names=SHOWN):
+    names = [*names, "PyTorch", "compiled", "refrain", "refrain / best other"]
     print(f"| {' | '.join(names)} |\n{'| --- ' * len(names)}|", flush=True)
+
+
+def summary(done):
+    """The median, best and worst ratio, in words."""
+    ratios = [c["ratio"] for c in done if c["ratio"] is not None]
+    if not ratios:
+        return "nothing was measured"
+    slower = sum(ratio > 1 for ratio in ratios)
+    return (f"{len(ratios)} configurations: median {statistics.median(ratios):.2f} of the best other's time, best {min(ratios):.2f}, "
+            f"worst {max(ratios):.2f}; {slower} slower")
 
 
 def sweep(a):
@@ -201,12 +224,7 @@ def sweep(a):
     for number, c in enumerate(configurations):
         done.append(measured(c, a, compiled=number < a.compiled))
         print(shown(done[-1]), flush=True)
-    ratios = sorted(c["ratio"] for c in done if c["ratio"] is not None)
-    if not ratios:
-        sys.exit("nothing was measured")
-    slower = sum(ratio > 1 for ratio in ratios)
-    print(f"\n{len(ratios)} of {a.count} configurations (seed {a.seed}): median {statistics.median(ratios):.2f} of the best other's "
-          f"time, best {ratios[0]:.2f}, worst {ratios[-1]:.2f}; {slower} slower.\n\nThe ten worst:\n")
+    print(f"\nSeed {a.seed}, {summary(done)}.\n\nThe ten worst:\n")
     header()
     for c in sorted((c for c in done if c["ratio"] is not None), key=lambda c: -c["ratio"])[:10]:
         print(shown(c), flush=True)
@@ -252,31 +270,35 @@ def plot(done, a):
         figure.savefig(Path(a.plots) / f"{a.device}-{a.precision}-{name}.svg", metadata={"Date": None})
 
 
+def parser(doc, rounds, seconds, limit):
+    """With the arguments that measuring needs."""
+    p = argparse.ArgumentParser(description=doc.splitlines()[0])
+    p.add_argument("--device", choices=PRECISIONS, default="cpu")
+    p.add_argument("--threads", type=int, default=2, help="on the CPU")
+    p.add_argument("--rounds", type=int, default=rounds)
+    p.add_argument("--seconds", type=float, default=seconds, help="how long a repeat of PyTorch's steps takes")
+    p.add_argument("--limit", type=float, default=limit, help="the most seconds that a run of refrain may take")
+    p.add_argument("--refrain", type=table.program, default=table.ROOT / "target/release/refrain", help="the program")
+    p.add_argument("--out", type=Path, help="a file for all results, as JSON")
+    return p
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=PRECISIONS, default="cpu")
-    parser.add_argument("--count", type=int, help="configurations; 60 on a GPU, 15 on the CPU")
-    parser.add_argument("--compiled", type=int, default=0, help="how many of them also through torch.compile")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tflop", type=float, help="the most arithmetic of a step; 2 on a GPU, 0.05 on the CPU")
-    parser.add_argument("--threads", type=int, default=2, help="on the CPU")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=0.3, help="how long a repeat of PyTorch's steps takes")
-    parser.add_argument("--along", type=table.some_of(ALONG), help="instead: one size at a time")
-    parser.add_argument("--precision", choices=("f32", "tf32", "bf16"), default="f32", help="with --along")
-    parser.add_argument("--plots", help="with --along: a folder for the drawings")
-    parser.add_argument("--refrain", type=table.program, default=table.ROOT / "target/release/refrain", help="the program")
-    parser.add_argument("--out", type=Path, help="a file for all results, as JSON")
-    a = parser.parse_args()
+    p = parser(__doc__, rounds=2, seconds=0.3, limit=600)
+    p.add_argument("--count", type=int, help="configurations; 60 on a GPU, 15 on the CPU")
+    p.add_argument("--compiled", type=int, default=0, help="how many of them also through torch.compile")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--tflop", type=float, help="the most arithmetic of a step; 2 on a GPU, 0.05 on the CPU")
+    p.add_argument("--along", type=table.some_of(ALONG), help="instead: one size at a time")
+    p.add_argument("--precision", choices=("f32", "tf32", "bf16"), default="f32", help="with --along")
+    p.add_argument("--plots", help="with --along: a folder for the drawings")
+    a = p.parse_args()
     cuda = a.device == "cuda"
     a.count = a.count or (60 if cuda else 15)
     a.tflop = a.tflop or (2.0 if cuda else 0.05)
     a.values = 8e9 if cuda else 4e8
     if not cuda:
         os.sched_setaffinity(0, range(a.threads))
-        import torch
-
-        torch.set_num_threads(a.threads)
     table.machine(a.refrain, gpu=cuda)
     done = along(a) if a.along else sweep(a)
     if a.out:

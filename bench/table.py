@@ -48,7 +48,7 @@ def output(name, command, **options):
     """What the command prints, or None, with the reason on standard error, if it fails."""
     try:
         ran = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         return failed(name, error)
     return failed(name, ran.stderr) if ran.returncode else ran.stdout
 

@@ -1,12 +1,17 @@
-"""What sweep.py draws."""
+"""What sweep.py draws, and what users.py measures."""
 
 import argparse
+import contextlib
+import io
+import json
+import os
 import random
 import tempfile
 import tomllib
 import unittest
 
 import sweep
+import users
 
 
 class Drawn(unittest.TestCase):
@@ -40,6 +45,45 @@ class Drawn(unittest.TestCase):
             read = tomllib.loads(sweep.settings(c, folder).read_text())
         self.assertEqual((read["residual-attention"], read["d-model"], read["precision"]), (True, 128, "bf16"))
         self.assertNotIn("channels", read)
+
+    def test_a_line_has_the_ratio_to_the_best_other_and_gaps(self):
+        measured = {"us": {"torch": 1234.5, "refrain": 600.0}, "ratio": 0.486}
+        self.assertEqual(sweep.line(measured, ("width", "bf16")), "| width | bf16 | 1,234 |  | 600 | 0.49 |")
+        self.assertEqual(sweep.line({"us": {"compiled": 7.0}, "ratio": None}, ()), "|  | 7 |  |  |")
+
+    def test_a_summary_leaves_out_what_was_not_measured(self):
+        done = [{"ratio": ratio} for ratio in (0.5, None, 1.5, 0.25)]
+        self.assertEqual(sweep.summary(done), "3 configurations: median 0.50 of the best other's time, best 0.25, worst 1.50; 1 slower")
+        self.assertEqual(sweep.summary([{"ratio": None}]), "nothing was measured")
+
+
+class Users(unittest.TestCase):
+    def test_a_row_overrides_the_defaults_of_its_model(self):
+        c = users.configuration("weather", "tf32")
+        self.assertEqual((c["model"], c["batch_size"], c["d_model"], c["dropout"], c["precision"]), ("patchtst", 64, 32, 0.5, "tf32"))
+        self.assertNotIn("d_model", users.configuration("dlinear", "f32"))
+
+    def test_every_row_is_a_possible_model(self):
+        for name in users.ROWS:
+            c = users.configuration(name, "f32")
+            unknown = set(users.ROWS[name]) - {"model", "channels", "levels", *users.TRAINING, *users.DEFAULTS[c["model"]]}
+            self.assertEqual(unknown, set(), name)
+            self.assertEqual(c.get("d_model", 0) % c.get("heads", 1), 0, name)
+            self.assertEqual("levels" in c, c["loss"] == "quantile", name)
+
+    def test_names_of_rows_can_be_listed(self):
+        self.assertFalse([name for name in users.ROWS if set(name) & {",", " "}])
+        self.assertEqual(set(users.CPU) - set(users.ROWS), set())
+
+    def test_what_fails_apart_says_so_and_the_next_goes_on(self):
+        apart, errors = users.Apart(), io.StringIO()
+        self.addCleanup(apart.end)
+        with contextlib.redirect_stderr(errors):
+            self.assertIsNone(apart.result("broken", apart.begin(json.loads, "{"), 60))
+            self.assertIsNone(apart.result("dead", apart.begin(os._exit, 3), 0.5))
+            apart.end()
+            self.assertEqual(apart.result("whole", apart.begin(json.loads, "[1]"), 60), [1])
+        self.assertRegex(errors.getvalue(), r"broken: JSONDecodeError.*\ndead: no result after")
 
 
 if __name__ == "__main__":
