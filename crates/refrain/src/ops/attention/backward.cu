@@ -50,7 +50,7 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
                     COMPUTE s = row_sum(dot(x[w], key)), d = row_sum(dot(y[w], value));
                     i64 at = score_at(j, first_pair + slot, min(row + w, queries - 1), i);
                     if (BEFORE) s += to<COMPUTE>(before_of(j, first_pair + slot, min(row + w, queries - 1))[i]);
-                    if (DROPS) d = dropout.keeps(at) ? d * kept_scale : (COMPUTE)0;
+                    if (DROPS) d = dropout.keeps(row_at(j, first_pair + slot, min(row + w, queries - 1)), i) ? d * kept_scale : (COMPUTE)0;
                     bool seen = is_before(j, i, row + w);
                     if (pass == 0) {
                         if (seen) softmax[w].add(s, d);
@@ -104,7 +104,7 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
                 bool seen = is_before(j, row + w, i);
                 if (BEFORE) s += to<COMPUTE>(before_of(j, first_pair + slot, i)[min(row + w, keys - 1)]);
                 if (DROPS) {
-                    keep = dropout.keeps(at) ? kept_scale : (COMPUTE)0;
+                    keep = dropout.keeps(row_at(j, first_pair + slot, i), min(row + w, keys - 1)) ? kept_scale : (COMPUTE)0;
                     d *= keep;
                 }
                 COMPUTE p = seen ? softmax.probability(s) : (COMPUTE)0, ds = p * (d - softmax.delta);

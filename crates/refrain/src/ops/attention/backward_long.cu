@@ -45,7 +45,7 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
                     COMPUTE s = row_sum(dot(q[w], key)), d = row_sum(dot(d_o[w], value));
                     i64 at = score_at(j, r.pair, r.at(w), first + i);
                     if (BEFORE) s += to<COMPUTE>(before_of(j, r.pair, r.at(w))[first + i]);
-                    if (DROPS) d = dropout.keeps(at) ? d * kept_scale : (COMPUTE)0;
+                    if (DROPS) d = dropout.keeps(row_at(j, r.pair, r.at(w)), first + i) ? d * kept_scale : (COMPUTE)0;
                     bool seen = is_before(j, first + i, r.row + w);
                     if (pass == 0) {
                         if (seen) softmax[w].add(s, d);
@@ -113,7 +113,7 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
                 bool seen = is_before(j, r.row + w, first + i);
                 if (BEFORE) s += to<COMPUTE>(before_of(j, r.pair, first + i)[r.at(w)]);
                 if (DROPS) {
-                    keep = dropout.keeps(at) ? kept_scale : (COMPUTE)0;
+                    keep = dropout.keeps(row_at(j, r.pair, first + i), r.at(w)) ? kept_scale : (COMPUTE)0;
                     d *= keep;
                 }
                 COMPUTE p = seen ? softmax.probability(s) : (COMPUTE)0, ds = p * (d - softmax.delta);

@@ -2,6 +2,7 @@
 //! than 128 numbers, and in f32 heads of fewer than 8 with fewer than 32 keys) in f32 or f64 arithmetic. There, a few lanes share a
 //! query, and keys and values pass through shared memory. The order of additions does not depend on the shape of the blocks.
 
+use super::dropout::KEYS_OF_WORD;
 use super::flash::Flash;
 use super::fragments::Fragments;
 use super::{Attention, AttentionBackward};
@@ -9,7 +10,7 @@ use super::{Attention, AttentionBackward};
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MmaKind, Pointer, Source, View, params};
 use crate::error::{Error, Result};
-use crate::ops::dropout;
+use crate::ops::dropout::scale;
 use crate::tensor::{DType, Layout};
 
 pub(super) const JOB: &str = include_str!("job.cu");
@@ -193,11 +194,9 @@ params! {
         after: Pointer = "IN*",
         d_before: Pointer = "IN*",
         d_after: Pointer = "const IN*",
-        /// Dropout: the seed and the first block of random words, to which the offset is added, and where to keep both.
-        position: Pointer = "const i64*",
-        kept_position: Pointer = "i64*",
-        offset: u64,
-        threshold: i64,
+        /// Dropout: the weights that it keeps, in so many words for a row of scores, and their factor.
+        kept: Pointer = "const u64*",
+        words: i64,
         kept_scale: f64,
         pairs: i64,
         heads: i64,
@@ -245,11 +244,9 @@ impl Job {
             after: Pointer::NOTHING,
             d_before: Pointer::NOTHING,
             d_after: Pointer::NOTHING,
-            position: Pointer::NOTHING,
-            kept_position: Pointer::NOTHING,
-            offset: 0,
-            threshold: op.dropout.map_or(0, |dropout| dropout::threshold(dropout.p) as i64),
-            kept_scale: op.dropout.map_or(1.0, |dropout| dropout::scale(dropout.p)),
+            kept: Pointer::NOTHING,
+            words: plan.keys.div_ceil(KEYS_OF_WORD) as i64,
+            kept_scale: op.dropout.map_or(1.0, scale),
             pairs: plan.pairs as i64,
             heads: plan.heads as i64,
             queries: plan.queries as i64,
@@ -305,8 +302,6 @@ pub(super) struct WeightOptions {
     /// Whether scores come from a layer or go to one, in either pass.
     has_scores: bool,
     drops: bool,
-    /// The words of the first block of random words that belong to no weight.
-    skip: usize,
     /// A power of two: each row of scores begins at a multiple of so many numbers, as far as strides and addresses say.
     apart: usize,
     /// How many neighbouring scores of a row can be moved in one instruction: 1, 2 or 4.
@@ -331,7 +326,6 @@ impl WeightOptions {
             d_before: there[2],
             has_scores: op.adds_scores || op.returns_scores,
             drops: op.dropout.is_some(),
-            skip: op.dropout.map_or(0, |dropout| dropout.place.skip()),
             apart,
             vec: common_power(&[apart, job.keys as usize, 4]),
         }
@@ -351,7 +345,6 @@ impl WeightOptions {
             .flag("D_BEFORE", self.d_before)
             .flag("HAS_SCORES", self.has_scores)
             .flag("DROPS", self.drops)
-            .int("SKIP", self.skip as i64)
             .int("SCORE_VEC", vec as i64)
     }
 }
@@ -389,16 +382,13 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let o = &View::write(launch, 0);
     let all = [q, k, v, o];
-    let read = |i: Option<usize>| i.map_or(Pointer::NOTHING, |i| args.read(i));
     let write = |o: Option<usize>| o.map_or(Pointer::NOTHING, |o| args.write(o));
     let job = Job {
         o: Heads::of(o),
         largest: args.write(1),
         inverse: args.write(2),
         after: write(op.scores()),
-        position: read(op.generator()),
-        kept_position: write(op.position()),
-        offset: op.dropout.map_or(0, |dropout| dropout.place.block()),
+        kept: op.kept().map_or(Pointer::NOTHING, |i| args.read(i)),
         ..Job::new(op, &plan, [q, k, v]).before(args, op.before())
     };
     let options = WeightOptions::new(op, &job, args);
@@ -449,7 +439,7 @@ pub(super) fn backward(gradient: &AttentionBackward, args: &mut CudaArgs<'_>) ->
         softmaxes: args.workspace(),
         d_before: gradient.d_before().map_or(Pointer::NOTHING, |o| args.write(o)),
         d_after: read(gradient.d_after()),
-        position: read(gradient.position()),
+        kept: read(gradient.kept()),
         ..Job::new(op, &plan, [q, k, v]).before(args, gradient.before())
     };
     let options = WeightOptions::new(op, &job, args);

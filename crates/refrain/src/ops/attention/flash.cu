@@ -141,7 +141,8 @@ DEVICE float base_of(float largest) { return largest == -INFINITY_F ? 0.0f : lar
 // the sum of the weights times their gradients.
 struct Softmax { float largest, inverse, delta; };
 
-// Whether dropout keeps weights: of a row that four lanes share, bit c for key c of a tile; and of one query, for the 16 keys of a
-// warp.
-DEVICE u64 kept_of_row(const Dropout& dropout, i64 first) { return kept_weights<TILE, 4>(dropout, first); }
-DEVICE u32 kept_of_query(const Dropout& dropout, i64 first) { return (u32)kept_weights<16, 1>(dropout, first); }
+// Whether dropout keeps the weights of a query: bit i for key `first + i`, for the keys of a tile or of a warp.
+static_assert(64 % TILE == 0 && TILE % 16 == 0, "their bits lie in one word");
+DEVICE u64 kept_of(const Job& j, const Dropout& dropout, i64 pair, int query, int first) {
+    return query < (int)j.queries ? dropout.from(row_at(j, pair, query), first) : 0;
+}

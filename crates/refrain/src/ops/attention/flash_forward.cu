@@ -14,7 +14,6 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
     int tiles = (end + TILE - 1) / TILE;
     Exponent exponent(j);
     Dropout dropout(j);
-    dropout.keep_position(j);
     q.load<ROWS>(q_tile, block);
     k.load<TILE>(k_tiles, 0);
     v.load<TILE>(v_tiles, 0);
@@ -29,6 +28,7 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
             v.load<TILE>(v_tiles + (n + 1) % 2 * TILE * PITCH, (n + 1) * TILE);
         }
         commit();
+        const u64 kept[2] = {kept_of(j, dropout, pair, first + g, n * TILE), kept_of(j, dropout, pair, first + g + 8, n * TILE)};
         wait_for_copies<1>();
         publish_tiles();
         __syncthreads();
@@ -55,7 +55,6 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
                     write_scores(j, s[i] + 2 * h, after + i * 8, query, key + i * 8, i * 8 < left, i * 8 + 1 < left);
                 }
             }
-            u64 kept = DROPS ? kept_of_row(dropout, line + n * TILE) : 0;
             float most = largest[h];
             #pragma unroll
             for (int i = 0; i < 2 * TILE_EIGHTS; i++) {
@@ -73,7 +72,7 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
                 y = exponent.of(y, base);
                 if (!all && !seen(j, query, n * TILE + i / 2 * 8 + 2 * t + i % 2)) y = 0;
                 sum += y;
-                if (DROPS && !(kept >> (i / 2 * 8 + 2 * t + i % 2) & 1)) y = 0;
+                if (DROPS && !(kept[h] >> (i / 2 * 8 + 2 * t + i % 2) & 1)) y = 0;
             }
             total[h] = total[h] * keep + sum;
             #pragma unroll

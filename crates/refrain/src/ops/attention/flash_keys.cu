@@ -42,6 +42,10 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS, RESIDENT)) {
     for (int n = begin; n < tiles; n++) {
         if (n + 1 < tiles) load(n + 1);
         commit();
+        // Of queries `lane` and `lane + 32` of the tile, for the 16 keys of the warp.
+        u32 kept[(TILE + 31) / 32];
+        #pragma unroll
+        for (int i = 0; i < (TILE + 31) / 32; i++) kept[i] = (u32)kept_of(j, dropout, pair, n * TILE + i * 32 + lane, first);
         wait_for_copies<1>();
         publish_tiles();
         __syncthreads();
@@ -55,12 +59,6 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS, RESIDENT)) {
         multiply_rows(s, x, q_tile);
         multiply_rows(d, y, g_tile);
         wait_for_products(s, d);
-        // Of queries `lane` and `lane + 32` of the tile.
-        u32 kept[(TILE + 31) / 32];
-        #pragma unroll
-        for (int i = 0; i < (TILE + 31) / 32; i++) {
-            kept[i] = DROPS ? kept_of_query(dropout, score_at(j, pair, n * TILE + i * 32 + lane, first)) : 0;
-        }
         #pragma unroll
         for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
             int at = c / 2 * 8 + 2 * t + c % 2, query = n * TILE + at;

@@ -65,6 +65,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
             v.load<TILE>(v_tiles + (n + 1) % 2 * TILE * PITCH, (n + 1) * TILE);
         }
         commit();
+        const u64 kept[2] = {kept_of(j, dropout, pair, first + g, n * TILE), kept_of(j, dropout, pair, first + g + 8, n * TILE)};
         wait_for_copies<1>();
         publish_tiles();
         __syncthreads();
@@ -91,12 +92,11 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
                     add_before(s[c] + 2 * h, scale, before + c * 8, c * 8 < left, c * 8 + 1 < left);
                 }
             }
-            u64 kept = DROPS ? kept_of_row(dropout, line + n * TILE) : 0;
             if (DROPS) {
                 #pragma unroll
                 for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                     float& weight = d[c / 2][2 * h + c % 2];
-                    weight = kept >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? weight * kept_scale : 0.0f;
+                    weight = kept[h] >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? weight * kept_scale : 0.0f;
                 }
             }
             #pragma unroll
@@ -129,7 +129,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
                 if (AFTER && sees) score += d_after[AFTER ? c : 0];
                 if (D_BEFORE && there) j.d_before[line + key] = from<IN>(sees ? score : 0.0f);
                 if (!WHOLE) continue;
-                weight = !DROPS ? p : kept >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? p * kept_scale : 0.0f;
+                weight = !DROPS ? p : kept[h] >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? p * kept_scale : 0.0f;
                 if (query >= queries) score = weight = 0;
             }
         }

@@ -39,20 +39,6 @@ DEVICE void multiply(float* d, const Left& a, const Right& b, int term) {
     else multiply_tf32(d, x[0], x[1], x[2], x[3], y[0], y[1]);
 }
 
-// Whether dropout keeps weights: bit c for weight `first + c`, of COUNT (at most 64). SHARE neighbouring lanes ask for the same
-// weights, and each draws every SHARE-th block of words.
-template <int COUNT, int SHARE> DEVICE u64 kept_weights(const Dropout& dropout, i64 first) {
-    u64 kept = 0;
-    #pragma unroll 1
-    for (int at = 4 * (int)(threadIdx.x % SHARE) - (int)(first & 3); at < COUNT; at += 4 * SHARE) {
-        u64 four = dropout.bits<4>(first + at);
-        kept |= at < 0 ? four >> -at : four << at;
-    }
-    #pragma unroll
-    for (int d = 1; d < SHARE; d *= 2) kept |= __shfl_xor_sync(FULL, kept, d);
-    return kept;
-}
-
 // Two neighbouring numbers that are loaded, stored or rounded at once: of two bytes, they are one word.
 template <typename T> struct Two {
     static DEVICE vec<T, 2> of(u32) { return {}; }

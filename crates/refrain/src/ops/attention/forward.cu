@@ -18,7 +18,6 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     }
 
     Dropout dropout(j);
-    dropout.keep_position(j);
 
     // No query of the block sees later keys. Their scores are 0 if they are handed on.
     int end = CAUSAL && !AFTER && j.pairs_per_block == 1 ? min(keys, r.end + (int)j.past) : keys;
@@ -72,7 +71,7 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
                     total[w] += s[w][c];
                 }
                 if (DROPS) {
-                    u32 kept = dropout.bits<CHUNK>(at);
+                    u32 kept = dropout.bits<CHUNK>(row_at(j, r.pair, r.at(w)), first + i);
                     #pragma unroll
                     for (int c = 0; c < CHUNK; c++) if (!(kept >> c & 1)) s[w][c] = 0;
                 }

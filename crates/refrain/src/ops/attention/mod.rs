@@ -1,6 +1,7 @@
 //! Scaled dot-product attention as one operation. The scores never leave the cache.
 
 mod cuda;
+mod dropout;
 mod flash;
 mod forms;
 mod fragments;
@@ -11,7 +12,6 @@ mod tests;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::random::DrawPlace;
 use super::{Needs, Op, Spec, Specs};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
@@ -27,9 +27,8 @@ pub use options::SdpaOptions;
 /// scores, the maximum and 1 / the sum of `e^(score - maximum)`. The backward pass recomputes the scores with them, and
 /// also needs the output.
 ///
-/// Behind queries, keys and values come, if used, the scores to add and the state of the generator. Behind
-/// the three results come the scores for the next layer, and the position in the generator's sequence from which the
-/// backward pass draws the same words again (the generator may have moved by then).
+/// Behind queries, keys and values come, if used, the scores to add and the softmax weights that dropout keeps. Behind the three
+/// results come the scores for the next layer.
 #[derive(Clone, Copy, Debug)]
 struct Attention {
     scale: f64,
@@ -42,15 +41,8 @@ struct Attention {
     adds_scores: bool,
     /// Whether the scores are a result.
     returns_scores: bool,
-    /// Dropout of the softmax weights.
-    dropout: Option<WeightDropout>,
-}
-
-/// Dropout of the softmax weights `[batch, heads, queries, keys]`: the mask of `dropout` on them.
-#[derive(Clone, Copy, Debug)]
-struct WeightDropout {
-    p: f64,
-    place: DrawPlace,
+    /// The probability with which dropout drops a softmax weight.
+    dropout: Option<f64>,
 }
 
 impl Attention {
@@ -64,19 +56,14 @@ impl Attention {
         self.adds_scores.then_some(self.operands())
     }
 
-    /// The operand with the state of the generator.
-    fn generator(&self) -> Option<usize> {
+    /// The operand with the weights that dropout keeps.
+    fn kept(&self) -> Option<usize> {
         self.dropout.map(|_| self.operands() + usize::from(self.adds_scores))
     }
 
     /// The result with the scores.
     fn scores(&self) -> Option<usize> {
         self.returns_scores.then_some(3)
-    }
-
-    /// The result with the position in the generator's sequence.
-    fn position(&self) -> Option<usize> {
-        self.dropout.map(|_| 3 + usize::from(self.returns_scores))
     }
 
     /// The layouts of queries, keys and values, or of their gradients, in these operands.
@@ -107,14 +94,7 @@ impl Op for Attention {
             let keys = x[self.operands() - 1].dims()[1];
             specs.push(Spec::new([batch, heads, queries, keys], q.dtype()));
         }
-        if self.dropout.is_some() {
-            specs.push(Spec::new([2], DType::I64));
-        }
         Ok(specs)
-    }
-
-    fn words_before(&self) -> u64 {
-        self.dropout.map_or(0, |dropout| dropout.place.words_before())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -139,8 +119,8 @@ impl Op for Attention {
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        let inputs = (0..self.operands()).chain(self.before());
-        let outputs = [0, 1, 2].into_iter().chain(self.position());
+        let inputs = (0..self.operands()).chain(self.before()).chain(self.kept());
+        let outputs = [0, 1, 2].into_iter();
         outputs.fold(inputs.fold(Saves::default(), Saves::input), Saves::output)
     }
 
@@ -159,7 +139,7 @@ impl Op for Attention {
             }
         };
         let before = self.before().map(|i| g.input(i)).transpose()?;
-        let position = self.position().map(|o| g.output(o)).transpose()?;
+        let kept = self.kept().map(|i| g.input(i)).transpose()?;
         let op = AttentionBackward {
             attention: *self,
             has_d_after: d_after.is_some(),
@@ -172,7 +152,7 @@ impl Op for Attention {
             .chain([&grad, &largest, &inverse, &out])
             .chain(&before)
             .chain(&d_after)
-            .chain(&position)
+            .chain(&kept)
             .collect();
         g.emit(&targets, op, &inputs)
     }
@@ -180,8 +160,8 @@ impl Op for Attention {
 
 /// The gradients of queries, keys and values, packed in the same way, and of the scores that were added. Operands:
 /// queries, keys and values, the gradient of the output, what the forward pass saved of the rows, the output; then, if there
-/// are any, the scores that were added, the gradient of the scores that were returned, and the position in the
-/// generator's sequence.
+/// are any, the scores that were added, the gradient of the scores that were returned, and the weights
+/// that dropout kept.
 #[derive(Clone, Copy, Debug)]
 struct AttentionBackward {
     attention: Attention,
@@ -202,8 +182,8 @@ impl AttentionBackward {
         self.has_d_after.then_some(self.attention.operands() + 4 + usize::from(self.attention.adds_scores))
     }
 
-    /// The operand with the position in the generator's sequence.
-    fn position(&self) -> Option<usize> {
+    /// The operand with the weights that dropout kept.
+    fn kept(&self) -> Option<usize> {
         let others = usize::from(self.attention.adds_scores) + usize::from(self.has_d_after);
         self.attention.dropout.map(|_| self.attention.operands() + 4 + others)
     }
@@ -220,10 +200,6 @@ impl Op for AttentionBackward {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let scores = self.before().filter(|_| self.needs_d_before);
         Ok((0..self.attention.operands()).chain(scores).map(|i| Spec::like(x[i])).collect())
-    }
-
-    fn words_before(&self) -> u64 {
-        self.attention.dropout.map_or(0, |dropout| dropout.place.words_before())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {

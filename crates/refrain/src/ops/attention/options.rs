@@ -2,12 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::{Attention, WeightDropout};
+use super::Attention;
+use super::dropout::KeptWeights;
 use crate::device::OPERANDS;
 use crate::error::{Error, Result};
 use crate::ops::dropout::check_probability;
 use crate::ops::random::Generator;
-use crate::ops::{Op, apply_all, check_dtypes};
+use crate::ops::{Op, apply, apply_all, check_dtypes};
 use crate::precision::precision;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -68,13 +69,15 @@ impl Attention {
             return Err(Error::invalid(op, "heads of no numbers have no scores; pass heads of at least one"));
         }
         let scores = added(op, qkv[0], shape, options)?;
-        let mut operands: SmallVec<[&Tensor; OPERANDS]> = qkv.iter().copied().chain(&scores).collect();
+        let operands: SmallVec<[&Tensor; OPERANDS]> = qkv.iter().copied().chain(&scores).collect();
         let results = match options.dropout {
             Some((p, generator)) if p != 0.0 => {
                 check_probability(op, p)?;
-                operands.push(generator.state_tensor());
                 generator.draw(&shape, 1, |place| {
-                    apply_all(Attention { dropout: Some(WeightDropout { p, place }), ..self }, &operands)
+                    let kept = apply(KeptWeights { p, place, shape }, &[generator.state_tensor()])?;
+                    let operands: SmallVec<[&Tensor; OPERANDS]> =
+                        operands.iter().copied().chain([&kept]).collect();
+                    apply_all(Attention { dropout: Some(p), ..self }, &operands)
                 })?
             }
             _ => apply_all(self, &operands)?,
@@ -138,8 +141,8 @@ impl Tensor {
     ///
     /// Scores have the dtype of the operands, and the shape `[batch, heads, n, m]` (`[batch, n, m]` if the operands lack
     /// `heads`). The result `s` is 0 where a query does not see a key. Gradients go back through the scores on both
-    /// sides. The weights themselves are not stored, neither is the mask of the dropout: it is the one that
-    /// [`Tensor::dropout`] of the weights would draw, and the backward pass draws it again.
+    /// sides. The weights themselves are not stored. The mask of the dropout is the one that [`Tensor::dropout`] of the weights would
+    /// draw; the backward pass keeps a bit for each weight.
     ///
     /// A query that a mask lets see no key at all has output 0, and no gradient goes through it. `s` contains the mask, so
     /// the next layer needs no mask if it adds `s`.

@@ -242,5 +242,6 @@ DEVICE bool seen(const Job& j, int key, int query, int eight) { return is_key(j,
 
 // Whether dropout keeps the weights of 16 queries: lanes 2i and 2i + 1 have those of query `first + i`, bit c for key c.
 DEVICE u64 kept_of_queries(const Job& j, const Dropout& dropout, i64 pair, int first) {
-    return kept_weights<KEY_EIGHTS * 8, 2>(dropout, score_at(j, pair, first + (int)(threadIdx.x & 31) / 2, 0));
+    const int query = first + (int)(threadIdx.x & 31) / 2;
+    return query < (int)j.queries ? dropout.from(row_at(j, pair, query), 0) : 0;
 }

@@ -37,7 +37,6 @@ KERNEL_THAT_WAITS(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32
     float factor = (float)j.scale, sign = !HAS_SCORES && factor < 0 ? -1.0f : 1.0f;
     float scale = HAS_SCORES ? LOG2_E : fabsf(factor) * LOG2_E;
     Dropout dropout(j);
-    dropout.keep_position(j);
 
     auto key = [&](int n, int s) {
         return right([&](int u, int e) { return along(k + (n * 8 + g) * PITCH, s * UNIT + u, e, t); });

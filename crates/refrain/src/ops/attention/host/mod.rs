@@ -10,7 +10,6 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::widen::{Widened, narrow};
 use crate::error::Result;
 use crate::ops::dropout;
-use crate::ops::random::host::position;
 use crate::tensor::Layout;
 use kernel::{
     Added, Attention as Sizes, DroppedWeights, Gradients, HeadLayout, Heads, ScoreGradients, Scores,
@@ -23,7 +22,8 @@ fn place(layout: &Layout, whole: &Layout) -> HeadLayout {
     HeadLayout { offset, batch_stride: s[0], token_stride: s[1], head_stride: s[2] }
 }
 
-fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3], position: Option<(u64, u64)>) -> Sizes<R> {
+/// `kept` are the weights that dropout keeps.
+fn sizes<'a, R: Real>(op: &Attention, [q, k, _]: &[Layout; 3], kept: Option<&'a [i64]>) -> Sizes<'a, R> {
     let (q, k) = (q.shape(), k.shape());
     Sizes {
         batch: q[0],
@@ -34,12 +34,10 @@ fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3], position: Option<(u64
         scale: R::c(op.scale),
         causal: op.causal,
         past: op.past.min(k[1]),
-        dropped: op.dropout.zip(position).map(|(dropout, (seed, first))| DroppedWeights {
-            seed,
-            first,
-            skip: dropout.place.skip(),
-            threshold: dropout::threshold(dropout.p),
-            scale: R::c(dropout::scale(dropout.p)),
+        dropped: op.dropout.zip(kept).map(|(p, kept)| DroppedWeights {
+            kept,
+            keys: k[1],
+            scale: R::c(dropout::scale(p)),
         }),
     }
 }
@@ -100,16 +98,9 @@ pub(super) fn forward(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
 }
 
 fn forward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
-    let position = match (op.dropout, op.generator(), op.position()) {
-        (Some(dropout), Some(state), Some(o)) => {
-            let (seed, first) = position(args, state, dropout.place.block())?;
-            args.write::<i64>(o)?.copy_from_slice(&[seed as i64, first as i64]);
-            Some((seed, first))
-        }
-        _ => None,
-    };
     let layouts = op.layouts(|i| args.read_layout(i));
-    let sizes = sizes::<R>(op, &layouts, position);
+    let kept = op.kept().map(|i| args.read::<i64>(i)).transpose()?;
+    let sizes = sizes::<R>(op, &layouts, kept);
     let x = widened::<T, R>(args, 0..op.operands())?;
     let qkv = heads(args, &x, &layouts);
     let (largest, inverse) = (args.write::<R>(1)?, args.write::<R>(2)?);
@@ -131,9 +122,9 @@ pub(super) fn backward(op: &AttentionBackward, args: &HostArgs<'_>) -> Result<()
 
 fn backward_of<T: Stored, R: Real>(gradient: &AttentionBackward, args: &HostArgs<'_>) -> Result<()> {
     let op = &gradient.attention;
-    let position = gradient.position().map(|i| position(args, i, 0)).transpose()?;
+    let kept = gradient.kept().map(|i| args.read::<i64>(i)).transpose()?;
     let layouts = op.layouts(|i| args.read_layout(i));
-    let sizes = sizes::<R>(op, &layouts, position);
+    let sizes = sizes::<R>(op, &layouts, kept);
     let count = op.operands();
     let x = widened::<T, R>(args, 0..=count)?;
     let qkv = heads(args, &x[..count], &layouts);

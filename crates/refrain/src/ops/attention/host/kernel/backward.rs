@@ -9,7 +9,7 @@ use crate::device::cpu::numeric::Real;
 use crate::kernels::products::host::Matrix;
 
 /// The number of scratch elements that [`Backward`] needs.
-pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
+pub(super) fn scratch_len<T>(sizes: &Attention<'_, T>) -> usize {
     let Attention { queries, keys, head_dim, .. } = *sizes;
     let lanes = REGISTER / size_of::<T>();
     let rows = queries.min(BLOCK_QUERIES);
@@ -22,7 +22,7 @@ pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
 
 /// Computes the gradients of some sequences.
 pub(super) struct Backward<'a, T> {
-    pub sizes: &'a Attention<T>,
+    pub sizes: &'a Attention<'a, T>,
     /// The first sequence.
     pub first: usize,
     pub qkv: [Heads<'a, T>; 3],
@@ -88,7 +88,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                 let visible = block.visible(keys);
                 let (q, d_o) = (q.rows_from(first, rows), d_o.rows_from(first, rows));
                 let start = (head * queries + first) * keys;
-                let weight = first_sequence * heads * queries * keys + start;
+                let row = (first_sequence * heads + head) * queries + first;
                 if let Some(before) = before {
                     let from = before.from(batch, h, first);
                     block.load(from, before.strides[2], keys, bytemuck::cast_slice_mut(p));
@@ -97,7 +97,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                 block.products(simd, k, transposed_q, p, before.is_some());
                 block.products(simd, v, pack_transposed(simd, d_o, T::ONE, transposed), ds, false);
                 if let Some(dropped) = &dropped {
-                    dropped.apply(block, keys, weight, bytemuck::cast_slice_mut(ds));
+                    dropped.apply(block, row, bytemuck::cast_slice_mut(ds));
                 }
                 block.mask::<S, T>(p, keys);
                 let stride = block.width / lanes;
@@ -124,7 +124,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                     ds[..visible * stride].iter_mut().for_each(|ds| *ds = T::mul_vectors(simd, *ds, factor));
                 }
                 if let Some(dropped) = &dropped {
-                    dropped.apply(block, keys, weight, bytemuck::cast_slice_mut(p));
+                    dropped.apply(block, row, bytemuck::cast_slice_mut(p));
                 }
                 let data = bytemuck::cast_slice(ds);
                 let ds = Matrix { data, rows: visible, cols: rows, row_stride: block.width, col_stride: 1 };

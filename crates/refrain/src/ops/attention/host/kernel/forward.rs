@@ -9,7 +9,7 @@ use crate::device::cpu::numeric::Real;
 use crate::kernels::products::host::{Matrix, tile};
 
 /// The number of scratch elements that [`Forward`] needs.
-pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
+pub(super) fn scratch_len<T>(sizes: &Attention<'_, T>) -> usize {
     let Attention { queries, keys, head_dim, .. } = *sizes;
     let lanes = REGISTER / size_of::<T>();
     let width = queries.min(BLOCK_QUERIES).next_multiple_of(lanes);
@@ -19,7 +19,7 @@ pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
 
 /// Computes the outputs of some sequences and the saved statistics of their score rows.
 pub(super) struct Forward<'a, T> {
-    pub sizes: &'a Attention<T>,
+    pub sizes: &'a Attention<'a, T>,
     /// The first sequence.
     pub first: usize,
     pub qkv: [Heads<'a, T>; 3],
@@ -83,8 +83,8 @@ impl<T: Real> WithSimd for Forward<'_, T> {
                     tile::store_row::<S, T>(simd, &[*factor], inverse, false);
                 }
                 if let Some(dropped) = &dropped {
-                    let start = first_sequence * sizes.heads * queries * keys + start;
-                    dropped.apply(block, keys, start, bytemuck::cast_slice_mut(scores));
+                    let row = (first_sequence * sizes.heads + head) * queries + first;
+                    dropped.apply(block, row, bytemuck::cast_slice_mut(scores));
                 }
                 let data = bytemuck::cast_slice(scores);
                 let p = Matrix { data, rows, cols: visible, row_stride: 1, col_stride: block.width };

@@ -49,7 +49,7 @@ const BLOCK_QUERIES: usize = 64;
 
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Attention<T> {
+pub(crate) struct Attention<'a, T> {
     /// Number of sequences.
     pub batch: usize,
     /// Heads of each sequence.
@@ -67,7 +67,7 @@ pub(crate) struct Attention<T> {
     /// Keys ahead of the first query.
     pub past: usize,
     /// Dropout of the weights.
-    pub dropped: Option<DroppedWeights<T>>,
+    pub dropped: Option<DroppedWeights<'a, T>>,
 }
 
 /// The layout of queries, keys, values, outputs or their gradients. Element `(batch, token, head, i)` is at `offset +
@@ -194,7 +194,7 @@ enum Kernel {
 
 impl Kernel {
     /// The faster one.
-    fn of<T>(sizes: &Attention<T>) -> Kernel {
+    fn of<T>(sizes: &Attention<'_, T>) -> Kernel {
         if short::suits(sizes) { Kernel::Short } else { Kernel::Long }
     }
 
@@ -214,7 +214,7 @@ impl Kernel {
 ///
 /// If a slice is too short for the sizes. The caller has checked that.
 pub(crate) fn forward<T: Real>(
-    sizes: &Attention<T>,
+    sizes: &Attention<'_, T>,
     qkv: [Heads<'_, T>; 3],
     o: &mut [T],
     o_layout: HeadLayout,
@@ -226,7 +226,7 @@ pub(crate) fn forward<T: Real>(
 
 fn forward_by<T: Real>(
     kernel: Kernel,
-    sizes: &Attention<T>,
+    sizes: &Attention<'_, T>,
     qkv: [Heads<'_, T>; 3],
     o: &mut [T],
     o_layout: HeadLayout,
@@ -270,7 +270,7 @@ fn forward_by<T: Real>(
 ///
 /// If a slice is too short for the sizes. The caller has checked that.
 pub(crate) fn backward<T: Real>(
-    sizes: &Attention<T>,
+    sizes: &Attention<'_, T>,
     qkv: [Heads<'_, T>; 3],
     d_o: Heads<'_, T>,
     kept: [&[T]; 2],
@@ -283,7 +283,7 @@ pub(crate) fn backward<T: Real>(
 
 fn backward_by<T: Real>(
     kernel: Kernel,
-    sizes: &Attention<T>,
+    sizes: &Attention<'_, T>,
     [q, k, v, d_o]: [Heads<'_, T>; 4],
     kept: [&[T]; 2],
     gradients: Gradients<'_, T>,

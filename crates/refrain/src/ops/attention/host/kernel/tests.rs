@@ -1,5 +1,6 @@
 use super::*;
 use crate::device::cpu::numeric::Real;
+use crate::ops::attention::dropout::WeightWords;
 
 fn numbers(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
@@ -11,7 +12,7 @@ fn numbers(len: usize, seed: u32) -> Vec<f32> {
 }
 
 /// Outputs and gradients by the definition, in f64, for one sequence and head. All are (tokens, head_dim).
-fn reference(sizes: &Attention<f64>, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64]) -> [Vec<f64>; 4] {
+fn reference(sizes: &Attention<'_, f64>, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64]) -> [Vec<f64>; 4] {
     let Attention { queries, keys, head_dim: d, scale, causal, past, .. } = *sizes;
     let (mut o, mut dq) = (vec![0.0; queries * d], vec![0.0; queries * d]);
     let (mut dk, mut dv) = (vec![0.0; keys * d], vec![0.0; keys * d]);
@@ -39,7 +40,7 @@ fn reference(sizes: &Attention<f64>, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64
 }
 
 /// Runs forward and backward and compares each element with the definition.
-fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsilon: f64) {
+fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<'_, T>, joint: bool, epsilon: f64) {
     let Attention { batch, heads, queries, keys, head_dim, .. } = sizes;
     let row = heads * head_dim;
     // In separate memory, or packed as one projection leaves them.
@@ -224,7 +225,7 @@ fn large_scores_do_not_overflow() {
 /// Results of both passes by one kernel: outputs, statistics, scores, gradients of queries, keys and values and of scores.
 fn both_passes<T: Real + From<f32>>(
     kernel: Kernel,
-    sizes: &Attention<T>,
+    sizes: &Attention<'_, T>,
     packed: bool,
     with_scores: bool,
 ) -> Vec<Vec<T>> {
@@ -294,13 +295,10 @@ fn both_kernels_agree<T: Real + From<f32>>() {
         {
             for (causal, past) in [(false, 0), (true, 0), (true, 2)] {
                 case += 1;
-                let dropped = (case % 3 == 0).then_some(DroppedWeights {
-                    seed: 3,
-                    first: 5,
-                    skip: 2,
-                    threshold: 1 << 30,
-                    scale: T::c(4.0 / 3.0),
-                });
+                let mut kept = vec![0; batch * heads * queries];
+                WeightWords { seed: 3, first: 5, skip: 2 }.draw(1 << 30, keys, &mut kept);
+                let dropped = DroppedWeights { kept: &kept, keys, scale: T::c(4.0 / 3.0) };
+                let dropped = (case % 3 == 0).then_some(dropped);
                 let scale = T::c(1.0 / (head_dim as f64).sqrt());
                 let sizes = Attention { batch, heads, queries, keys, head_dim, scale, causal, past, dropped };
                 let (packed, with_scores) = (case % 2 == 0 && queries == keys, case % 5 < 2);

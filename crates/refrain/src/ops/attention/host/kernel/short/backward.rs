@@ -10,7 +10,7 @@ use crate::ops::attention::host::kernel::backward::{Backward as Task, score_grad
 use crate::ops::attention::host::kernel::{Attention, ScoreGradients};
 
 /// The number of scratch elements that [`Backward`] needs.
-pub(in crate::ops::attention::host::kernel) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
+pub(in crate::ops::attention::host::kernel) fn scratch_len<T>(sizes: &Attention<'_, T>) -> usize {
     let Attention { heads, queries, keys, head_dim, .. } = *sizes;
     let tokens = (3 * queries + 2 * keys) * max_group(sizes) * head_dim;
     let dropout = if sizes.dropped.is_some() { heads * queries * keys } else { 0 };

@@ -10,7 +10,7 @@ use crate::ops::attention::host::kernel::forward::{Forward as Task, exponentials
 use crate::ops::attention::host::kernel::{Attention, Scores};
 
 /// The number of scratch elements that [`Forward`] needs.
-pub(in crate::ops::attention::host::kernel) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
+pub(in crate::ops::attention::host::kernel) fn scratch_len<T>(sizes: &Attention<'_, T>) -> usize {
     let Attention { heads, queries, keys, head_dim, .. } = *sizes;
     let tokens = (queries + 2 * keys) * max_group(sizes) * head_dim;
     let dropout = if sizes.dropped.is_some() { heads * queries * keys } else { 0 };

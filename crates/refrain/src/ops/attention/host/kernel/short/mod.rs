@@ -31,7 +31,7 @@ const MIN_WIDTH: usize = 16;
 const MAX_REGISTERS: usize = 1 << 12;
 
 /// Whether this way is the faster one.
-pub(super) fn suits<T>(sizes: &Attention<T>) -> bool {
+pub(super) fn suits<T>(sizes: &Attention<'_, T>) -> bool {
     sizes.queries.max(sizes.keys) <= MAX_TOKENS && 2 * sizes.batch >= lanes::<T>()
 }
 
@@ -41,14 +41,14 @@ pub(super) const fn lanes<T>() -> usize {
 }
 
 /// How many heads of a token are transposed together, if they are adjacent.
-fn max_group<T>(sizes: &Attention<T>) -> usize {
+fn max_group<T>(sizes: &Attention<'_, T>) -> usize {
     let Attention { heads, queries, keys, head_dim, .. } = *sizes;
     let fits = MAX_REGISTERS / ((3 * queries + 2 * keys) * head_dim);
     fits.max(MIN_WIDTH.div_ceil(head_dim)).min(heads)
 }
 
 /// How many heads of a token are transposed together.
-fn group<T>(sizes: &Attention<T>, layouts: &[HeadLayout]) -> usize {
+fn group<T>(sizes: &Attention<'_, T>, layouts: &[HeadLayout]) -> usize {
     let are_adjacent = layouts.iter().all(|layout| layout.head_stride == sizes.head_dim);
     if are_adjacent { max_group(sizes) } else { 1 }
 }
@@ -123,14 +123,14 @@ impl Lanes {
         }
     }
 
-    /// The factors of `weights` weights of each sequence: 0 for those that are dropped.
+    /// The factors of all weights of each sequence: 0 for those that are dropped.
     #[inline(always)]
-    fn dropout_factors<S: Simd, T: Real>(self, dropped: &DroppedWeights<T>, to: &mut [T::Vector<S>]) {
-        let weights = to.len();
+    fn dropout_factors<S: Simd, T: Real>(self, dropped: &DroppedWeights<'_, T>, to: &mut [T::Vector<S>]) {
+        let rows = to.len() / dropped.keys.max(1);
         let to: &mut [T] = bytemuck::cast_slice_mut(to);
         for lane in 0..self.count {
             let mut to = to.iter_mut().skip(lane).step_by(T::lanes::<S>());
-            dropped.for_each((self.first + lane) * weights, weights, |is_kept| {
+            dropped.for_each((self.first + lane) * rows, rows, |is_kept| {
                 if let Some(to) = to.next() {
                     *to = if is_kept { dropped.scale } else { T::ZERO };
                 }
@@ -154,7 +154,7 @@ fn tokens<V>(data: &[V], [rows, head_dim, width]: [usize; 3]) -> Matrix<'_, V> {
 }
 
 /// Which queries see which keys: all queries are one block.
-fn block<T>(sizes: &Attention<T>) -> Block {
+fn block<T>(sizes: &Attention<'_, T>) -> Block {
     let Attention { queries, causal, past, .. } = *sizes;
     Block { first: 0, rows: queries, width: queries, causal, past }
 }
