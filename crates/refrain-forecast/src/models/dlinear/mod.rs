@@ -9,7 +9,7 @@ use crate::models::checks::{check_sizes, refuse};
 use crate::models::distribution::{Distribution, of_head};
 use crate::models::{About, ChannelUse, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Values, settings};
-use refrain::{DType, Device, Generator, Tensor};
+use refrain::{DType, Device, Generator, Pool1dOptions, Tensor};
 use refrain_nn::{Mode, ModelSize, ParameterBuilder, Parameters};
 use serde_json::json;
 
@@ -73,7 +73,8 @@ impl DLinearConfig {
             Ok(x.narrow(-1, row, 1)?.broadcast_to([x.dims()[0], self.channels, side])?)
         };
         let padded = Tensor::concat(&[&repeated(0)?, x, &repeated(last)?], -1)?;
-        Ok(padded.unfold(-1, self.moving_average, 1)?.mean(-1)?)
+        let options = Pool1dOptions { stride: 1, ..Pool1dOptions::new(self.moving_average) };
+        Ok(padded.avg_pool1d(&options)?)
     }
 }
 
