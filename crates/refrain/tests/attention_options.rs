@@ -276,7 +276,7 @@ fn the_mask_is_that_of_dropout_of_the_weights_and_has_its_probability() {
         ] {
             // All scores are 0 and the values the identity, so the output is the weights themselves.
             for (batch, heads, queries, keys) in
-                [(3, 5, 37, 16), (40, 3, 20, 41), (2, 3, 64, 64), (2, 1, 300, 70)]
+                [(3, 5, 37, 16), (40, 3, 20, 41), (2, 3, 64, 64), (2, 1, 300, 70), (1, 2, 33, 321)]
             {
                 let zeros = |tokens| Tensor::zeros([batch, heads, tokens, keys], dtype, &device).unwrap();
                 let eye = Tensor::eye(keys, dtype, &device)
