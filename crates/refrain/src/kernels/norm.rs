@@ -33,6 +33,20 @@ params! {
 }
 
 impl NormArgs {
+    /// Of a kernel without a norm.
+    pub(crate) const NONE: NormArgs = NormArgs {
+        x: Pointer::NOTHING,
+        weight: Pointer::NOTHING,
+        bias: Pointer::NOTHING,
+        y: Pointer::NOTHING,
+        inv: Pointer::NOTHING,
+        mean: Pointer::NOTHING,
+        share: 0.0,
+        eps: 0.0,
+        rows: 0,
+        width: 0,
+    };
+
     pub(crate) fn of(norm: &RowNorm) -> NormArgs {
         NormArgs {
             x: norm.x.pointer,

@@ -7,6 +7,7 @@ mod batch_norm;
 mod common;
 mod norms;
 mod products;
+mod stages;
 
 use std::fmt;
 

@@ -26,6 +26,17 @@ params! {
     }
 }
 
+impl TailArgs {
+    /// Of a kernel without a tail.
+    pub(crate) const NONE: TailArgs = TailArgs {
+        zero: 0,
+        operands: [Pointer::NOTHING; MAX_OPERANDS],
+        s: [0.0; MAX_SCALARS],
+        states: [Pointer::NOTHING; MAX_DRAWS],
+        offsets: [0; MAX_DRAWS],
+    };
+}
+
 /// A tail, for a kernel that calls it.
 pub(crate) trait Following {
     /// The text that defines what the kernel calls. It comes before the kernel's own.

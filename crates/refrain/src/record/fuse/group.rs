@@ -301,6 +301,13 @@ impl Group {
         self.begins.is_some()
     }
 
+    /// Whether an operand is a value of each element that it computes, which a block can pass on as whole rows.
+    pub(super) fn computes_rows(&self, rows: &Access) -> bool {
+        let of_rows = ElementAccess::of(rows, &self.shape);
+        self.ends.is_none()
+            && self.touched.iter().any(|known| known.writes && Some(&known.access) == of_rows.as_ref())
+    }
+
     /// Both in one loop, if that computes the same. `other` runs first.
     pub(super) fn join(&self, other: &Group) -> Option<Group> {
         let has_two = self.has_first() && other.has_first() || self.ends.is_some() && other.ends.is_some();

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::group::{ElementAccess, First, Group, adds};
-use super::{Fusible, names};
+use super::{Fusible, Node, factor, names};
 use crate::device::cuda::{CudaArgs, Elements, Gpu, Piece, Pointer, Product, RowNorm, Work};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::{Device, HostArgs, Kernel, Launch, Mode, OPERANDS, Operand, RESULTS, Storage};
 use crate::error::Result;
 use crate::kernels::elementwise::chain::{Chain, ChainPiece, ChainWords, Value};
-use crate::kernels::products::cuda::{self as products, Followers, Tail};
+use crate::kernels::products::cuda::{self as products, Followers, Stage, Tail};
 use crate::record::recorded::Recorded;
 use crate::recycled::Recycled;
 use crate::tensor::{DType, Layout, Shape};
@@ -31,9 +31,27 @@ struct Parts {
 /// How CUDA runs the parts.
 enum Fused {
     Chain(Chain),
-    /// A product, and the other parts behind it. The norm is the last.
-    Product(Box<Product>, Option<Tail>, Option<Box<RowNorm>>),
+    Product(Followed),
+    /// Two products, of which the second multiplies the rows of the first.
+    Stages(Box<[Followed; 2]>),
     Elements(Box<dyn Elements>, Tail),
+}
+
+/// A product, and the other parts behind it. The norm is the last.
+struct Followed {
+    product: Box<Product>,
+    tail: Option<Tail>,
+    norm: Option<Box<RowNorm>>,
+}
+
+impl Followed {
+    fn followers(&self) -> Followers<'_> {
+        Followers { tail: self.tail.as_ref(), norm: self.norm.as_deref() }
+    }
+
+    fn stage(&self) -> Stage<'_> {
+        Stage { product: &self.product, followers: self.followers() }
+    }
 }
 
 /// A launch within a fused launch.
@@ -71,9 +89,8 @@ impl Kernel for FusedKernel {
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         match &self.0.kernel {
             Fused::Chain(chain) => chain.run(args),
-            Fused::Product(product, tail, norm) => {
-                products::run_own(args, product, Followers { tail: tail.as_ref(), norm: norm.as_deref() })
-            }
+            Fused::Product(followed) => products::run_own(args, &followed.product, followed.followers()),
+            Fused::Stages(stages) => products::run_stages(args, stages.each_ref().map(Followed::stage)),
             Fused::Elements(elements, tail) => elements.run(args, Some(tail)),
         }
     }
@@ -84,8 +101,8 @@ impl Kernel for FusedKernel {
 
     fn cuda_workspace(&self, _: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
         Ok(match &self.0.kernel {
-            Fused::Chain(_) => 0,
-            Fused::Product(product, ..) => products::own_workspace(gpu, product),
+            Fused::Chain(_) | Fused::Stages(_) => 0,
+            Fused::Product(followed) => products::own_workspace(gpu, &followed.product),
             Fused::Elements(elements, _) => elements.workspace(),
         })
     }
@@ -157,72 +174,113 @@ impl PartOperand {
     }
 }
 
-/// A launch that does what the members of a group do, which are given by their numbers in the recording. `uses` says how
-/// many launches touch each temporary. `None` if it can't be made.
-pub(super) fn build<'a>(
-    recorded: &Recorded,
-    group: &Group,
-    members: impl Iterator<Item = (usize, Option<&'a Fusible>)> + Clone,
-    uses: &[usize],
-) -> Option<RecordedLaunch> {
-    let touched: Vec<usize> =
-        members.clone().flat_map(|(n, _)| super::temporaries(&recorded.launches[n])).collect();
+/// What becomes one kernel, or a stage of one: a group, and its members with their numbers in the recording.
+pub(super) struct Members<'a> {
+    pub(super) group: &'a Group,
+    pub(super) launches: Vec<(usize, &'a Fusible)>,
+}
+
+impl<'a> Members<'a> {
+    pub(super) fn of(node: &'a Node, order: &[usize], fusible: &'a [Option<Fusible>]) -> Option<Members<'a>> {
+        let launches = node.members.iter().map(|&at| Some((order[at], fusible[at].as_ref()?)));
+        Some(Members { group: node.group.as_ref()?, launches: launches.collect::<Option<_>>()? })
+    }
+
+    /// The operand that is the first factor of the product.
+    fn factor<'r>(&self, recorded: &'r Recorded) -> Option<&'r Access> {
+        self.launches.iter().find_map(|(n, fusible)| factor(&fusible.work, &recorded.launches[*n]))
+    }
+}
+
+/// A launch that does what members do, of one group or of two, of which the second multiplies the rows of the first. `uses` says
+/// how many launches touch each temporary. `None` if it can't be made.
+pub(super) fn build(recorded: &Recorded, stages: &[Members<'_>], uses: &[usize]) -> Option<RecordedLaunch> {
+    let launches =
+        || stages.iter().flat_map(|stage| stage.launches.iter().map(|&(n, _)| &recorded.launches[n]));
+    let touched: Vec<usize> = launches().flat_map(super::temporaries).collect();
     // A temporary that nobody else touches is not stored.
     let is_inner = |place| match place {
         StorageRef::Temporary(t) => touched.iter().filter(|&&other| other == t).count() == uses[t],
         StorageRef::External(_) => false,
     };
-    let mut build = Build::new(&group.shape, &is_inner);
-    let mut workspace = None;
-    for (n, fusible) in members.clone() {
-        let launch = &recorded.launches[n];
-        match &fusible?.work {
-            Work::Pieces(pieces) => build.add(launch, pieces)?,
-            Work::Norm(norm) => build.add_norm(launch, norm)?,
-            work => {
-                build.add_first(launch, work)?;
-                workspace = launch.workspace.clone();
-            }
-        }
-    }
-    let parts = members.map(|(n, _)| build.part(&recorded.launches[n])).collect::<Option<Vec<_>>>()?;
-    let op = names::name(parts.iter().map(|part| part.op));
-    let Build { values, accesses, words, pieces, first, norm, inner, reads, writes, .. } = build;
-    let inner = inner.into_iter().map(|t| recorded.temporaries[t].bytes).collect();
-    let chain = Chain::new(values, words, pieces);
-    let kernel = match first {
-        None => Fused::Chain(chain),
-        Some((first, row, results)) => {
-            let layouts = accesses.iter().map(|access| &access.layout);
-            let (normalised, norm) = norm.unzip();
-            let is_alone = chain.pieces.is_empty();
-            if is_alone && normalised != results[0] {
-                return None;
-            }
-            let tail = || Tail::new(chain, layouts, results, normalised, row);
-            let norm = norm.map(Box::new);
-            match first {
-                Work::Product(product) if is_alone => Fused::Product(product, None, norm),
-                Work::Product(product) => Fused::Product(product, Some(tail()?), norm),
-                Work::Elements(elements) if norm.is_none() => Fused::Elements(elements, tail()?),
-                Work::Elements(_) | Work::Pieces(_) | Work::Norm(_) => return None,
-            }
-        }
+    let workspace = launches().find_map(|launch| launch.workspace.clone());
+    let mut operands = Operands {
+        is_inner: &is_inner,
+        inner: Vec::new(),
+        reads: Vec::new(),
+        writes: Vec::new(),
+        rows: None,
     };
-    let kernel = FusedKernel(Arc::new(Parts { parts, inner, kernel }));
+    let (mut parts, mut kernels) = (Vec::new(), SmallVec::<[Fused; 2]>::new());
+    for (s, stage) in stages.iter().enumerate() {
+        let mut build = Build::new(&stage.group.shape, operands);
+        for (n, fusible) in &stage.launches {
+            let launch = &recorded.launches[*n];
+            match &fusible.work {
+                Work::Pieces(pieces) => build.add(launch, pieces)?,
+                Work::Norm(norm) => build.add_norm(launch, norm)?,
+                work => build.add_first(launch, work)?,
+            }
+        }
+        for &(n, _) in &stage.launches {
+            parts.push(build.part(&recorded.launches[n])?);
+        }
+        if let Some(next) = stages.get(s + 1) {
+            build.pass(next.factor(recorded)?)?;
+        }
+        let kernel;
+        (kernel, operands) = build.finish()?;
+        kernels.push(kernel);
+    }
+    let kernel = match (kernels.pop()?, kernels.pop()) {
+        (kernel, None) => kernel,
+        (Fused::Product(second), Some(Fused::Product(first))) => Fused::Stages(Box::new([first, second])),
+        (_, Some(_)) => return None,
+    };
+    let op = names::name(parts.iter().map(|part| part.op));
+    let Operands { inner, reads, writes, .. } = operands;
+    let inner = inner.into_iter().map(|t| recorded.temporaries[t].bytes).collect();
     Some(RecordedLaunch {
         op,
-        kernel: Box::new(kernel),
+        kernel: Box::new(FusedKernel(Arc::new(Parts { parts, inner, kernel }))),
         reads: reads.into(),
         writes: writes.into(),
         workspace,
     })
 }
 
-/// A fused launch while it is made.
+/// What a fused launch touches, while it is made.
+struct Operands<'a> {
+    is_inner: &'a dyn Fn(StorageRef) -> bool,
+    /// The temporaries that are not stored.
+    inner: Vec<usize>,
+    reads: Vec<Access>,
+    writes: Vec<(Access, Mode)>,
+    /// The rows that the stage before passes on, in the shape of its loop, and where they are stored if others read them.
+    rows: Option<(ElementAccess, Option<usize>)>,
+}
+
+impl Operands<'_> {
+    /// The rows that the stage before passes on, if they are this operand: where they are stored.
+    fn rows(&self, access: &Access) -> Option<Option<usize>> {
+        let (rows, write) = self.rows.as_ref()?;
+        (ElementAccess::of(access, rows.layout.shape()).as_ref() == Some(rows)).then_some(*write)
+    }
+
+    /// The number of an operand that has no element for each element of the loop.
+    fn read_whole(&mut self, access: &Access) -> usize {
+        let known = self.reads.iter().position(|read| read == access);
+        known.unwrap_or_else(|| {
+            self.reads.push(access.clone());
+            self.reads.len() - 1
+        })
+    }
+}
+
+/// A stage of a fused launch while it is made.
 struct Build<'a> {
     shape: &'a Shape,
-    is_inner: &'a dyn Fn(StorageRef) -> bool,
+    operands: Operands<'a>,
     values: Vec<Value>,
     /// Where each of `values` lies.
     accesses: Vec<ElementAccess>,
@@ -231,29 +289,56 @@ struct Build<'a> {
     /// The launch that takes a tail, how many elements a row of its result has, and the numbers of the values of the result and
     /// of what it keeps.
     first: Option<(Work, usize, [Option<usize>; 2])>,
-    /// The norm that comes last, and the number of the value that it follows.
-    norm: Option<(usize, RowNorm)>,
-    /// The temporaries that are not stored.
-    inner: Vec<usize>,
-    reads: Vec<Access>,
-    writes: Vec<(Access, Mode)>,
+    /// The norm that comes last.
+    norm: Option<RowNorm>,
+    /// The number of the value that the norm follows, or the next stage.
+    passed: Option<usize>,
 }
 
 impl<'a> Build<'a> {
-    fn new(shape: &'a Shape, is_inner: &'a dyn Fn(StorageRef) -> bool) -> Build<'a> {
+    fn new(shape: &'a Shape, operands: Operands<'a>) -> Build<'a> {
         Build {
             shape,
-            is_inner,
+            operands,
             values: Vec::new(),
             accesses: Vec::new(),
             words: Vec::new(),
             pieces: Vec::new(),
             first: None,
             norm: None,
-            inner: Vec::new(),
-            reads: Vec::new(),
-            writes: Vec::new(),
+            passed: None,
         }
+    }
+
+    /// Passes a value on to the next stage.
+    fn pass(&mut self, rows: &Access) -> Option<()> {
+        let value = self.known(rows)?;
+        self.operands.rows = Some((self.accesses[value].clone(), self.values[value].write));
+        self.passed.replace(value).is_none().then_some(())
+    }
+
+    /// The kernel of the stage, and what the launch touches.
+    fn finish(self) -> Option<(Fused, Operands<'a>)> {
+        let Build { operands, values, accesses, words, pieces, first, norm, passed, .. } = self;
+        let chain = Chain::new(values, words, pieces);
+        let Some((first, row, results)) = first else {
+            return Some((Fused::Chain(chain), operands));
+        };
+        let layouts = accesses.iter().map(|access| &access.layout);
+        let is_alone = chain.pieces.is_empty();
+        if is_alone && passed != results[0] && passed.is_some() {
+            return None;
+        }
+        let tail = || Tail::new(chain, layouts, results, passed, row);
+        let kernel = match first {
+            Work::Product(product) => {
+                let tail = if is_alone { None } else { Some(tail()?) };
+                Fused::Product(Followed { product, tail, norm: norm.map(Box::new) })
+            }
+            Work::Elements(elements) if norm.is_none() => Fused::Elements(elements, tail()?),
+            Work::Elements(_) | Work::Pieces(_) | Work::Norm(_) => return None,
+        };
+        Some((kernel, operands))
     }
 
     fn add(&mut self, launch: &RecordedLaunch, pieces: &[Piece]) -> Option<()> {
@@ -273,16 +358,26 @@ impl<'a> Build<'a> {
             Work::Elements(elements) => First::elements(&**elements),
             Work::Pieces(_) | Work::Norm(_) => return None,
         };
+        let factor = match work {
+            Work::Product(product) => Some(product.a.pointer.number()),
+            _ => None,
+        };
         // It runs before all pieces, so none may compute what it reads or writes.
         let is_computed = |build: &Build<'_>, v: usize| build.pieces.iter().any(|piece| piece.y == v);
         let (mut reads, mut writes, mut results) = (Vec::new(), Vec::new(), [None; 2]);
         for (i, access) in launch.reads.iter().enumerate() {
+            let is_rows = factor == Some(i) && self.operands.rows(access).is_some();
             let read = match residual == Some(i) {
+                // They are in shared memory.
+                _ if is_rows => {
+                    reads.push(Pointer::NOTHING);
+                    continue;
+                }
                 true => {
                     let value = self.read(access)?;
                     self.values[value].read.filter(|_| !is_computed(self, value))?
                 }
-                false => self.read_whole(access),
+                false => self.operands.read_whole(access),
             };
             reads.push(Pointer::read(read));
         }
@@ -295,10 +390,10 @@ impl<'a> Build<'a> {
                     results[result]?;
                     self.values[value].write
                 }
-                None if (self.is_inner)(access.place) => return None,
+                None if (self.operands.is_inner)(access.place) => return None,
                 None => {
-                    self.writes.push((access.clone(), *mode));
-                    Some(self.writes.len() - 1)
+                    self.operands.writes.push((access.clone(), *mode));
+                    Some(self.operands.writes.len() - 1)
                 }
             };
             writes.push(write.map_or(Pointer::NOTHING, Pointer::write));
@@ -322,24 +417,25 @@ impl<'a> Build<'a> {
             .map(|(i, access)| match i == x {
                 // The rows come from the kernel before.
                 true => Pointer::NOTHING,
-                false => Pointer::read(self.read_whole(access)),
+                false => Pointer::read(self.operands.read_whole(access)),
             })
             .collect();
         let mut writes = Vec::new();
         for (access, mode) in &launch.writes {
             match access.place {
                 // Nobody reads it: statistics, where there is no backward pass.
-                StorageRef::Temporary(t) if (self.is_inner)(access.place) => {
-                    self.inner.push(t);
+                StorageRef::Temporary(t) if (self.operands.is_inner)(access.place) => {
+                    self.operands.inner.push(t);
                     writes.push(Pointer::NOTHING);
                 }
                 _ => {
-                    self.writes.push((access.clone(), *mode));
-                    writes.push(Pointer::write(self.writes.len() - 1));
+                    self.operands.writes.push((access.clone(), *mode));
+                    writes.push(Pointer::write(self.operands.writes.len() - 1));
                 }
             }
         }
-        self.norm = Some((value, norm.moved(&reads, &writes)?));
+        self.norm = Some(norm.moved(&reads, &writes)?);
+        self.passed = Some(value);
         Some(())
     }
 
@@ -366,17 +462,17 @@ impl<'a> Build<'a> {
             return Some(known);
         }
         // Nothing in the loop has written it.
-        if (self.is_inner)(access.place) {
+        if (self.operands.is_inner)(access.place) {
             return None;
         }
-        self.reads.push(self.in_loop(access)?);
-        let read = Some(self.reads.len() - 1);
+        self.operands.reads.push(self.in_loop(access)?);
+        let read = Some(self.operands.reads.len() - 1);
         self.new_value(access, Value { dtype: access.dtype, read, write: None, adds: false })
     }
 
     fn write(&mut self, access: &Access, mode: Mode) -> Option<usize> {
         let adds = adds(mode);
-        let is_inner = (self.is_inner)(access.place);
+        let is_inner = (self.operands.is_inner)(access.place);
         let value = match self.known(access) {
             Some(known) => known,
             None if is_inner && adds => return None,
@@ -384,30 +480,21 @@ impl<'a> Build<'a> {
         };
         if is_inner {
             if let StorageRef::Temporary(t) = access.place
-                && !self.inner.contains(&t)
+                && !self.operands.inner.contains(&t)
             {
-                self.inner.push(t);
+                self.operands.inner.push(t);
             }
         } else if self.values[value].write.is_none() {
             let mode = if self.values[value].adds { Mode::Accumulate } else { Mode::Replace };
-            self.writes.push((self.in_loop(access)?, mode));
-            self.values[value].write = Some(self.writes.len() - 1);
+            self.operands.writes.push((self.in_loop(access)?, mode));
+            self.values[value].write = Some(self.operands.writes.len() - 1);
         }
         Some(value)
     }
 
-    /// The number of an operand that has no element for each element of the loop.
-    fn read_whole(&mut self, access: &Access) -> usize {
-        let known = self.reads.iter().position(|read| read == access);
-        known.unwrap_or_else(|| {
-            self.reads.push(access.clone());
-            self.reads.len() - 1
-        })
-    }
-
     /// The number of the random words of a generator's state.
     fn words(&mut self, state: &Access, offset: u64) -> usize {
-        let state = self.read_whole(state);
+        let state = self.operands.read_whole(state);
         let known = self.words.iter().position(|words| words.state == state && words.offset == offset);
         known.unwrap_or_else(|| {
             self.words.push(ChainWords { state, offset, order: Layout::contiguous(self.shape.clone()) });
@@ -424,13 +511,15 @@ impl<'a> Build<'a> {
     }
 
     fn operand(&self, access: &Access) -> Option<PartOperand> {
-        let inner = |t| self.inner.iter().position(|&other| other == t).map(Place::Inner);
+        let inner = |t| self.operands.inner.iter().position(|&other| other == t).map(Place::Inner);
         let whole = || {
-            let write = self.writes.iter().position(|(write, _)| write == access).map(Place::Write);
-            write.or_else(|| self.reads.iter().position(|read| read == access).map(Place::Read))
+            let write = self.operands.writes.iter().position(|(write, _)| write == access).map(Place::Write);
+            write.or_else(|| self.operands.reads.iter().position(|read| read == access).map(Place::Read))
         };
+        let rows = self.operands.rows(access).flatten().map(Place::Write);
         let place = match (access.place, self.known(access)) {
-            (StorageRef::Temporary(t), _) if (self.is_inner)(access.place) => inner(t),
+            (StorageRef::Temporary(t), _) if (self.operands.is_inner)(access.place) => inner(t),
+            _ if rows.is_some() => rows,
             (_, Some(v)) => {
                 let Value { read, write, .. } = self.values[v];
                 write.map(Place::Write).or(read.map(Place::Read))

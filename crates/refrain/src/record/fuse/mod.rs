@@ -1,7 +1,7 @@
 //! Fuses launches: a launch that computes its results element by element joins those whose results it reads, so that an
 //! element passes through all of them in one kernel. The first of them may be a product of matrices, or another launch that
 //! takes a tail. A norm of the rows of a product's result may be the last, where a block of the product computes whole rows. What
-//! only they read is never stored.
+//! only they read is never stored. A second product may follow with all of this, if it multiplies the rows of the first.
 //!
 //! A rule looks at launches and not at models: [`work`] asks the kernel of a launch what it computes for one element. A
 //! fused launch contains its parts. The CPU and the simulated GPU run the parts; CUDA runs one kernel with the same bits.
@@ -9,6 +9,7 @@
 mod group;
 mod launch;
 mod names;
+mod stages;
 
 use std::sync::OnceLock;
 
@@ -18,12 +19,13 @@ use super::edges::{Touch, edges};
 use super::recorded::Recorded;
 use super::verify::touches;
 use crate::device::cuda::{MmaKind, Work, work};
-use crate::device::program::{RecordedLaunch, StorageRef};
+use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::{Device, Storage};
 use crate::error::Result;
 use crate::kernels::products::cuda::{takes_norm, takes_tail};
 use crate::recycled::Recycled;
 use group::{First, Group, Takes};
+use launch::Members;
 
 /// The launches of a program after the pass.
 pub(super) struct Fused {
@@ -65,17 +67,34 @@ pub(super) fn fuse(recorded: &Recorded, order: &[usize], mma: MmaKind) -> Result
     let fusible: Vec<Option<Fusible>> =
         order.iter().map(|&n| Fusible::of(&recorded.launches[n], &nowhere, mma)).collect();
     let touches: Vec<Vec<Touch<'_>>> = order.iter().map(|&n| touches(&recorded.launches[n])).collect();
-    let mut nodes = nodes(&fusible, &edges(&touches));
+    let waits = edges(&touches);
+    let mut nodes = nodes(&fusible, &waits);
     nodes.sort_unstable_by_key(|node| node.place);
 
     let uses = uses(recorded, order);
+    let members = |node: &Node| node.members.iter().map(|&at| order[at]).collect::<Vec<usize>>();
+    let build = |nodes: &[&Node]| {
+        let stages =
+            nodes.iter().map(|node| Members::of(node, order, &fusible)).collect::<Option<Vec<_>>>()?;
+        launch::build(recorded, &stages, &uses)
+    };
+    let next = stages::next(&nodes, &fusible, &waits, &|at| &recorded.launches[order[at]], mma);
+    let mut is_done = vec![false; nodes.len()];
     let mut fused = Fused { order: Vec::with_capacity(nodes.len()), launches: Vec::new(), parts: Vec::new() };
-    for node in &nodes {
-        let parts: Vec<usize> = node.members.iter().map(|&at| order[at]).collect();
-        let launch = node.group.as_ref().filter(|_| parts.len() > 1).and_then(|group| {
-            let members = node.members.iter().map(|&at| (order[at], fusible[at].as_ref()));
-            launch::build(recorded, group, members, &uses)
-        });
+    for (i, node) in nodes.iter().enumerate() {
+        if is_done[i] {
+            continue;
+        }
+        let both = next[i].and_then(|next| Some((next, build(&[node, &nodes[next]])?)));
+        let mut parts = members(node);
+        let launch = match both {
+            Some((next, launch)) => {
+                is_done[next] = true;
+                parts.extend(members(&nodes[next]));
+                Some(launch)
+            }
+            None => (parts.len() > 1).then(|| build(&[node])).flatten(),
+        };
         match launch {
             None => fused.order.extend(parts),
             Some(launch) => {
@@ -112,6 +131,14 @@ impl Fusible {
             Work::Norm(norm) => Group::of_norm(launch, norm),
         };
         Some(Fusible { work, group: group? })
+    }
+}
+
+/// The operand that is a product's first factor.
+fn factor<'a>(work: &Work, launch: &'a RecordedLaunch) -> Option<&'a Access> {
+    match work {
+        Work::Product(product) => launch.reads.get(product.a.pointer.number()),
+        _ => None,
     }
 }
 

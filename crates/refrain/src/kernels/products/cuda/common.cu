@@ -6,8 +6,8 @@
 // HAS_RESIDUAL, ADDS, whether the product is added to C; KEEPS, whether it is also kept as it was before the activation;
 // STORES, whether C is written, or read by the tail alone; ALIGNED, whether four elements of a row can be loaded and stored at
 // once, so that a row has a multiple of four; EVEN, whether it has a multiple of what a block computes of it; NORM, whether a norm
-// of its rows follows (norm.cu, in a namespace of its own), each of which a block has as a whole: it passes through shared
-// memory, with ROW_PITCH numbers from one row to the next.
+// of its rows follows (norm.cu, in a namespace of its own), and PASSES, whether another product of them follows. Then a block has
+// whole rows: they pass through shared memory as numbers of ROW_TYPE, with ROW_PITCH numbers from one row to the next.
 
 enum { NONE, RELU, GELU, GELU_TANH, SILU };
 
@@ -24,23 +24,19 @@ DEVICE vec<T, N> follow(const Job&, const Begun&, i64, int, int, const Operands<
 }
 #endif
 
-// The rows of a block's tile in shared memory, for the norm.
-#if NORM
-namespace row_norm {
+// The rows of a block's tile in shared memory, for what follows.
+#if NORM || PASSES
 struct Rows {
-    Number* tile;
+    ROW_TYPE* tile;
     int first;
-    template <int W> DEVICE void hold(int row, int col, const vec<Number, W>& v) const {
+    template <int W> DEVICE void hold(int row, int col, const vec<ROW_TYPE, W>& v) const {
         store<W>(tile + (row - first) * ROW_PITCH + col, v);
     }
 };
-}
 #else
-namespace row_norm {
 struct Rows {
     template <int W, typename T> DEVICE void hold(int, int, const vec<T, W>&) const {}
 };
-}
 #endif
 
 // What is read besides a product, of W adjacent elements of a row of C.
@@ -49,8 +45,8 @@ template <int W> struct Beside {
     tail::Operands<W> tail;
 };
 
-// The part of C that a block computes; what its tail begins with, once the block has taken its turn; and its rows for the norm.
-struct Place { i64 batch; int split, tile_m, tile_n; tail::Begun tail; row_norm::Rows rows; };
+// The part of C that a block computes; what its tail begins with, once the block has taken its turn; and its rows for what follows.
+struct Place { i64 batch; int split, tile_m, tile_n; tail::Begun tail; Rows rows; };
 
 DEVICE Place place(const Job& j) {
     u32 rest = blockIdx.x, tiles_n = (u32)j.tiles_n, tiles_m = (u32)j.tiles_m, splits = (u32)j.splits;
@@ -69,7 +65,7 @@ DEVICE Place place(const Job& j) {
 
 // Takes the block's turn, and loads what the tail begins with. Before, nothing may be read.
 DEVICE void take_turn(const Job& j, Place& p) {
-    take_turn();
+    ::take_turn();
     p.tail = tail::begin(j);
 }
 

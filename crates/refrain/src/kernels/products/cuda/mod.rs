@@ -6,6 +6,7 @@
 mod choice;
 mod plan;
 mod shared;
+mod stages;
 mod tail;
 
 /// Forms of numbers on tensor cores, for kernels that have tiles of their own.
@@ -14,4 +15,5 @@ pub(crate) const FORMS: &str = include_str!("forms.cu");
 pub(crate) const FRAGMENTS: &str = include_str!("fragments.cu");
 
 pub(crate) use plan::{Followers, own_workspace, run, run_own, sums_beside, workspace};
+pub(crate) use stages::{Stage, feeds, run_stages};
 pub(crate) use tail::{Tail, reads, takes_norm, takes_tail};

@@ -17,8 +17,8 @@ use crate::kernels::activations::ACTIVATIONS;
 use crate::kernels::norm::{self, NormArgs};
 use crate::tensor::DType;
 
-const COMMON: &str = include_str!("common.cu");
-const TILES: &str = include_str!("tiles.cu");
+pub(super) const COMMON: &str = include_str!("common.cu");
+pub(super) const TILES: &str = include_str!("tiles.cu");
 
 static TENSOR: Source = Source {
     name: "gemm",
@@ -60,7 +60,7 @@ const ELEMENTS_SIDE_BY_SIDE: usize = 16;
 
 params! {
     /// The arguments of the kernels of matrix products.
-    struct Job<const TAILS: usize, const NORMS: usize> {
+    pub(super) struct Job<const TAILS: usize, const NORMS: usize> {
         /// Nothing for what there is not.
         a: Pointer,
         b: Pointer,
@@ -104,17 +104,48 @@ pub(crate) struct Followers<'a> {
     pub(crate) norm: Option<&'a RowNorm>,
 }
 
+/// Rows of a block's tile in shared memory, for what follows a product.
+pub(super) struct TileRows {
+    dtype: DType,
+    /// Elements from one row to the next: an odd multiple of what is written side by side, so that rows that are written at once
+    /// lie in different banks.
+    pub(super) pitch: usize,
+    pub(super) bytes: usize,
+}
+
+impl TileRows {
+    pub(super) fn of(rows: usize, width: usize, dtype: DType) -> TileRows {
+        let pitch = (width.div_ceil(ELEMENTS_SIDE_BY_SIDE) | 1) * ELEMENTS_SIDE_BY_SIDE;
+        TileRows { dtype, pitch, bytes: rows * pitch * dtype.size() }
+    }
+
+    pub(super) fn constants(&self, spec: KernelSpec) -> KernelSpec {
+        spec.dtype("ROW_TYPE", self.dtype)
+            .int("ROW_PITCH", self.pitch as i64)
+            .int("ROW_BYTES", self.bytes as i64)
+    }
+}
+
+impl Followers<'_> {
+    /// The texts of both, which come before the product's own.
+    pub(super) fn text(self, args: &CudaArgs<'_>) -> String {
+        let tail = self.tail.map(|tail| tail.text());
+        let norm = self.norm.and_then(|norm| norm::text(norm, args));
+        [tail, norm].iter().flatten().map(|text| &**text).collect()
+    }
+}
+
 /// How our own kernels compute a product.
 pub(super) struct GemmPlan {
-    way: GemmKernel,
+    pub(super) way: GemmKernel,
     /// Tiles along m and n.
     tiles: [usize; 2],
-    cut: SplitK,
+    pub(super) cut: SplitK,
     /// How much of k a block sums.
     depth: usize,
     /// Whether four elements of a row of C, and of everything with its shape, can be loaded and stored in one
     /// instruction.
-    aligned: bool,
+    pub(super) aligned: bool,
     /// Whether a row of C has a multiple of the numbers that a block computes of it.
     even: bool,
     /// Whether multiprocessors should cache B.
@@ -135,7 +166,10 @@ fn vector_width(x: &MatrixOperand, other_step: usize) -> usize {
 
 impl GemmPlan {
     pub(super) fn of(p: &Product, mma: MmaKind) -> GemmPlan {
-        let way = GemmKernel::of(p, mma);
+        GemmPlan::with(p, GemmKernel::of(p, mma))
+    }
+
+    pub(super) fn with(p: &Product, way: GemmKernel) -> GemmPlan {
         let (size, step) = way.tile();
         let tiles = match way {
             GemmKernel::Skinny { wide_is_a, .. } => [if wide_is_a { p.m } else { p.n }.div_ceil(size[0]), 1],
@@ -146,6 +180,11 @@ impl GemmPlan {
         let even = !matches!(way, GemmKernel::Skinny { .. }) && p.n.is_multiple_of(size[1]);
         let b_cached = tiles[0] >= MANY_TILES && p.n * p.k * p.b.dtype.size() <= SMALL_MATRIX;
         GemmPlan { way, tiles, cut, depth, aligned: aligned(p), even, b_cached }
+    }
+
+    /// Takes account of what a tail loads and stores.
+    pub(super) fn align(&mut self, args: &CudaArgs<'_>, tail: Option<&Tail>) {
+        self.aligned &= tail.is_none_or(|tail| tail.is_aligned(args, TAIL_ELEMENTS));
     }
 
     /// Whether other blocks work while one waits for what a tail reads. Of large tiles, a multiprocessor has one or two: on an
@@ -165,15 +204,10 @@ impl GemmPlan {
             && self.way.numbers() <= MOST_NUMBERS_WITH_NORM
     }
 
-    /// Elements from one row in shared memory to the next: an odd multiple of what is written side by side, so that rows that
-    /// are written at once lie in different banks.
-    fn row_pitch(&self) -> usize {
-        ((self.way.tile().0[1] / ELEMENTS_SIDE_BY_SIDE) | 1) * ELEMENTS_SIDE_BY_SIDE
-    }
-
-    /// Bytes of a tile's rows in shared memory.
-    fn row_bytes(&self, norm: &RowNorm) -> usize {
-        self.way.tile().0[0] * self.row_pitch() * norm.dtype().size()
+    /// A tile's rows in shared memory, for a norm.
+    pub(super) fn rows(&self, norm: &RowNorm) -> TileRows {
+        let [rows, width] = self.way.tile().0;
+        TileRows::of(rows, width, norm.dtype())
     }
 
     fn blocks(&self, p: &Product) -> usize {
@@ -198,7 +232,7 @@ impl GemmPlan {
         self.cut.parts * (p.batches() * p.m * p.n + sums) * compute(p.dtype).size()
     }
 
-    fn spec(&self, p: &Product) -> KernelSpec {
+    pub(super) fn spec(&self, p: &Product) -> KernelSpec {
         let partial = self.cut.parts > 1;
         let common = |source: &'static Source, entry: &'static str| {
             // What follows a product is for the kernel that gathers its parts.
@@ -299,7 +333,7 @@ impl GemmPlan {
         })
     }
 
-    fn job<const TAILS: usize, const NORMS: usize>(
+    pub(super) fn job<const TAILS: usize, const NORMS: usize>(
         &self,
         p: &Product,
         partial: Pointer,
@@ -466,7 +500,7 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, followers: Fol
     let mma = args.mma();
     for p in &product.steppable() {
         let mut plan = GemmPlan::of(p, mma);
-        plan.aligned &= followers.tail.is_none_or(|tail| tail.is_aligned(args, TAIL_ELEMENTS));
+        plan.align(args, followers.tail);
         let countable =
             plan.blocks(p) <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
         if !countable {
@@ -498,16 +532,13 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, followers: Fol
                 }
                 return Err(Error::internal(OP, "no block has whole rows for the norm"));
             }
-            let bytes = plan.row_bytes(norm);
-            spec = spec.int("ROW_PITCH", plan.row_pitch() as i64).int("ROW_BYTES", bytes as i64);
-            grid.shared = grid.shared.max(bytes as u32);
+            let rows = plan.rows(norm);
+            spec = rows.constants(spec);
+            grid.shared = grid.shared.max(rows.bytes as u32);
         }
-        let texts = [tail.map(|tail| tail.text()), norm.and_then(|norm| norm::text(norm, args))];
-        spec = match &texts {
-            [None, None] => spec,
-            [Some(text), None] | [None, Some(text)] => spec.ahead(text.clone()),
-            [Some(tail), Some(norm)] => spec.ahead([&**tail, norm].concat().into()),
-        };
+        if tail.is_some() || norm.is_some() {
+            spec = spec.ahead(followers.text(args).into());
+        }
         match (tail.map(|tail| tail.args(args)), norm.map(NormArgs::of)) {
             (None, None) => args.kernel(spec, grid, &plan.job(p, partial, [], []))?,
             (Some(tail), None) => args.kernel(spec, grid, &plan.job(p, partial, [tail], []))?,
@@ -519,5 +550,5 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, followers: Fol
 }
 
 fn followed(spec: KernelSpec, has_tail: bool, has_norm: bool) -> KernelSpec {
-    spec.flag("TAIL", has_tail).flag("NORM", has_norm)
+    spec.flag("TAIL", has_tail).flag("NORM", has_norm).flag("PASSES", false).flag("FOLLOWS", false)
 }

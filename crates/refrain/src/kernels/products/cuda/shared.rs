@@ -20,6 +20,8 @@ const SHALLOW: usize = 16;
 pub(super) struct SharedMemory {
     /// Numbers along k.
     pub(super) depth: usize,
+    /// Bytes of a tile of A and of one of B.
+    pub(super) tiles: [usize; 2],
     /// How many tiles of both fit.
     pub(super) stages: usize,
     /// Bytes of all of them.
@@ -41,9 +43,10 @@ impl SharedMemory {
             };
             numbers * x.dtype.size()
         };
-        let both = tile(&p.a, a_along_k, size[0]) + tile(&p.b, b_along_k, size[1]);
+        let tiles = [tile(&p.a, a_along_k, size[0]), tile(&p.b, b_along_k, size[1])];
+        let both = tiles[0] + tiles[1];
         let most = if wide { MOST_WIDE_STAGES } else { MOST_STAGES };
         let stages = (MOST_BYTES / both).min(most);
-        SharedMemory { depth, stages, bytes: stages * both }
+        SharedMemory { depth, tiles, stages, bytes: stages * both }
     }
 }

@@ -10,8 +10,7 @@ use smallvec::SmallVec;
 
 use super::plan::{BATCH_RANK, GemmPlan};
 use crate::device::cuda::{
-    CudaArgs, Following, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS, MmaKind, Pointer, Product, TailArgs, View,
-    cublaslt,
+    CudaArgs, Following, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS, MmaKind, Product, TailArgs, View, cublaslt,
 };
 use crate::kernels::elementwise::chain::{Chain, VALUES};
 use crate::tensor::Layout;
@@ -26,8 +25,8 @@ pub(crate) struct Tail {
     reaches: Vec<Reach>,
     /// The values that the first kernel computes: C, and what it keeps.
     results: [Option<usize>; 2],
-    /// The value that is passed on to a norm.
-    normalised: Option<usize>,
+    /// The value that is passed on, to a norm or to another product.
+    passed: Option<usize>,
     text: OnceLock<Arc<str>>,
 }
 
@@ -86,16 +85,16 @@ pub(crate) fn reads(layout: &Layout, n: usize) -> bool {
 
 impl Tail {
     /// `layouts` are those of the values of the chain, in the shape of C. `results` are the numbers of C and of what the
-    /// product keeps, `normalised` is that of what a norm follows. `None` if it can't be made.
+    /// product keeps, `passed` is that of what is passed on. `None` if it can't be made.
     pub(crate) fn new<'a>(
         chain: Chain,
         layouts: impl Iterator<Item = &'a Layout>,
         results: [Option<usize>; 2],
-        normalised: Option<usize>,
+        passed: Option<usize>,
         n: usize,
     ) -> Option<Tail> {
         let reaches = layouts.map(|layout| Reach::of(layout, n)).collect::<Option<_>>()?;
-        let tail = Tail { chain, reaches, results, normalised, text: OnceLock::new() };
+        let tail = Tail { chain, reaches, results, passed, text: OnceLock::new() };
         let scalars = tail.chain.scalars().0.len();
         let fits = tail.operands().len() <= MAX_OPERANDS
             && scalars <= MAX_SCALARS
@@ -204,7 +203,7 @@ impl Tail {
         for (k, v) in self.operands().into_iter().enumerate().filter(|&(_, v)| self.is_stored(v)) {
             let _ = writeln!(text, "    keep<WHOLE>(e.operands[{k}], at + step, there, v{v});");
         }
-        let _ = match self.normalised {
+        let _ = match self.passed {
             Some(v) => writeln!(text, "    return v{v};\n}}"),
             None => writeln!(text, "    return c;\n}}"),
         };
@@ -217,13 +216,7 @@ impl Following for Tail {
     }
 
     fn args(&self, args: &CudaArgs<'_>) -> TailArgs {
-        let mut tail = TailArgs {
-            zero: 0,
-            operands: [Pointer::NOTHING; MAX_OPERANDS],
-            s: [0.0; MAX_SCALARS],
-            states: [Pointer::NOTHING; MAX_DRAWS],
-            offsets: [0; MAX_DRAWS],
-        };
+        let mut tail = TailArgs::NONE;
         tail.operands.iter_mut().zip(self.views(args)).for_each(|(to, view)| *to = view.pointer);
         tail.s.iter_mut().zip(self.chain.scalars().0).for_each(|(to, s)| *to = s);
         for (i, words) in self.chain.words.iter().enumerate() {

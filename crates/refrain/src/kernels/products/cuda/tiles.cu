@@ -1,5 +1,6 @@
 // Tiles of operands in shared memory, in their order in memory. Constants, beside those of common.cu and forms.cu:
 //   A_COPY, B_COPY   elements per copy
+//   FOLLOWS          whether A is the rows of the product before, which the block has in shared memory (stage.cu)
 //   B_CACHED         whether B is small, and so many blocks read it that each multiprocessor should cache it
 
 // A tile of an operand in shared memory: lines of elements that are adjacent in memory. Lines are padded so that the
@@ -19,7 +20,15 @@ template <typename T, bool ALONG_K, int OUTER> struct Tile {
     static DEVICE int place_of(int outer, int k) { return ALONG_K ? place(outer, k) : place(k, outer); }
 };
 
+#if FOLLOWS
+// The rows of the product before.
+struct TileA {
+    static constexpr bool IS_TF32 = false;
+    static DEVICE int place_of(int outer, int k) { return outer * A_PITCH + k; }
+};
+#else
 typedef Tile<A_TYPE, A_ALONG_K, TILE_M> TileA;
+#endif
 typedef Tile<B_TYPE, B_ALONG_K, TILE_N> TileB;
 
 // The pieces of an operand's tiles that a thread copies, tile after tile along k: COPY adjacent elements per piece,
@@ -121,7 +130,7 @@ DEVICE void finish_tile(
 }
 
 #if NORM
-static_assert(TILE_M * ROW_PITCH * (int)sizeof(row_norm::Number) <= ROW_BYTES && ROW_PITCH >= TILE_N, "the launch has room for rows");
+static_assert(TILE_M * ROW_PITCH * (int)sizeof(ROW_TYPE) <= ROW_BYTES && ROW_PITCH >= TILE_N, "the launch has room for rows");
 
 // Writes the norm of the rows that the block holds. Lanes take rows in turn.
 DEVICE void finish_rows(const Job& j, const Place& p) {
@@ -143,8 +152,10 @@ DEVICE void finish_block(const Job& j, Place& p, float (*acc)[FRAGS_N][4], unsig
     int col = p.tile_n * TILE_N + warp_col() + lane_column();
     float bias[GROUPS][LANE_COLUMNS];
     lane_biases(j, col, bias);
+#if NORM || PASSES
+    p.rows = {reinterpret_cast<ROW_TYPE*>(memory), p.tile_m * TILE_M};
+#endif
 #if NORM
-    p.rows = {reinterpret_cast<row_norm::Number*>(memory), p.tile_m * TILE_M};
     __syncthreads();
 #endif
     finish_tile(j, p, p.tile_m * TILE_M + warp_row(), col, acc, bias);

@@ -1,0 +1,200 @@
+//! Two products in one kernel: rows of the first one's result are rows of the second one's A, which a block has in shared memory.
+//! So nobody waits for the whole of the first, and what only the second reads is never stored.
+
+use std::fmt::Write;
+
+use super::choice::{GemmKernel, TensorTile};
+use super::plan::{COMMON, Followers, GemmPlan, Job, TILES, TileRows};
+use super::shared::SharedMemory;
+use super::{FORMS, FRAGMENTS};
+use crate::device::cuda::{
+    CudaArgs, Following, Grid, KernelSpec, MMA, MmaKind, Pointer, Product, Source, TailArgs, cublaslt,
+    define, params, undefine,
+};
+use crate::error::{Error, Result};
+use crate::kernels::activations::ACTIVATIONS;
+use crate::kernels::norm::NormArgs;
+use crate::tensor::DType;
+
+/// The text of a stage.
+static STAGE: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, FORMS, TILES, FRAGMENTS, include_str!("stage.cu")] };
+/// What the stages share. They and the kernel follow.
+static STAGES: Source = Source { name: "gemm", parts: &[MMA] };
+const KERNEL: &str = include_str!("stages.cu");
+
+/// Rows that a block computes.
+const ROWS: usize = 32;
+/// The most columns that a warp computes at a time.
+const CHUNK: usize = 64;
+/// The longest row that is passed on.
+const LONGEST_ROW: usize = 256;
+/// The shared memory of a block at most, so that several run at once.
+const MOST_BYTES: usize = 56 << 10;
+
+params! {
+    /// The arguments of both products.
+    struct Stages {
+        first: Job<1, 1>,
+        second: Job<1, 1>,
+    }
+}
+
+/// A product in a kernel of several.
+#[derive(Clone, Copy)]
+pub(crate) struct Stage<'a> {
+    pub(crate) product: &'a Product,
+    pub(crate) followers: Followers<'a>,
+}
+
+/// How a stage is computed.
+struct StagePlan {
+    plan: GemmPlan,
+    /// Tiles along k, and times that a block computes the columns of a tile.
+    steps: usize,
+    chunks: usize,
+    /// Whether the last tile along k is full: nothing fills up rows that are passed on.
+    is_whole: bool,
+    /// Bytes of all tiles of A, and of B.
+    bytes: [usize; 2],
+}
+
+/// Whether our own kernel multiplies f16 or bf16 on tensor cores, all of k at once, with rows of A one behind the other.
+fn is_plain(p: &Product, mma: MmaKind) -> bool {
+    let plan = GemmPlan::of(p, mma);
+    let on_tensor_cores = matches!(plan.way, GemmKernel::Tensor { .. } | GemmKernel::Groups { .. });
+    !cublaslt::suits(p)
+        && !p.is_empty()
+        && p.batch.is_empty()
+        && p.sums.is_none()
+        && p.dtype.size() == 2
+        && [p.a.dtype, p.b.dtype] == [p.dtype; 2]
+        && p.a.dense[1]
+        && (p.m <= 1 || p.a.row == p.k)
+        && p.vector_width() == [8, 8]
+        && on_tensor_cores
+        && plan.cut.parts == 1
+}
+
+/// Whether one kernel can compute two products of which the first one's rows are the second one's, and is not slower than two.
+pub(crate) fn feeds(first: &Product, second: &Product, mma: MmaKind) -> bool {
+    let fits = [first, second].iter().all(|p| is_plain(p, mma))
+        && first.dtype == second.dtype
+        && first.m == second.m
+        && first.n == second.k
+        && first.n.is_multiple_of(16 * warps_along_n(second))
+        && first.n <= LONGEST_ROW
+        && second.n <= CHUNK;
+    fits && {
+        let plans = plans([first, second]);
+        plans[1].is_whole && memory(&plans, &passed(first)) <= MOST_BYTES
+    }
+}
+
+/// Warps that share rows. Of 16 columns, one would compute none.
+fn warps_along_n(second: &Product) -> usize {
+    if second.n > 16 { 2 } else { 1 }
+}
+
+/// The rows that a block passes on.
+fn passed(first: &Product) -> TileRows {
+    TileRows::of(ROWS, first.n, first.dtype)
+}
+
+fn plans([first, second]: [&Product; 2]) -> [StagePlan; 2] {
+    let warps = warps_along_n(second);
+    let columns = 1 << first.n.trailing_zeros().min((warps * CHUNK).trailing_zeros());
+    [
+        StagePlan::of(first, warps, columns, first.n / columns),
+        StagePlan::of(second, warps, second.n.next_power_of_two().max(16), 1),
+    ]
+}
+
+/// Bytes of shared memory.
+fn memory([first, second]: &[StagePlan; 2], rows: &TileRows) -> usize {
+    first.bytes[0] + first.bytes[1] + second.bytes[1] + rows.bytes
+}
+
+impl StagePlan {
+    /// With so many columns of C at a time, which `warps` share.
+    fn of(p: &Product, warps: usize, columns: usize, chunks: usize) -> StagePlan {
+        let tile = TensorTile { warps: [ROWS / 16, warps], fragments: [1, columns / 8 / warps] };
+        let form = if p.dtype == DType::F16 { "F16" } else { "BF16" };
+        let memory = SharedMemory::of(p, tile.size());
+        let steps = p.k.div_ceil(memory.depth);
+        StagePlan {
+            plan: GemmPlan::with(p, GemmKernel::Tensor { tile, form }),
+            steps,
+            chunks,
+            is_whole: p.k.is_multiple_of(memory.depth),
+            bytes: [steps * memory.tiles[0], chunks * steps * memory.tiles[1]],
+        }
+    }
+
+    /// Writes the text of a stage, in a namespace. `before` are the rows that the stage before leaves in shared memory, `rows`
+    /// those that this one leaves there, for its norm or for the next stage.
+    fn write(
+        &self,
+        text: &mut String,
+        args: &CudaArgs<'_>,
+        name: &str,
+        stage: &Stage<'_>,
+        before: Option<&TileRows>,
+        rows: Option<&TileRows>,
+    ) {
+        let Followers { tail, norm } = stage.followers;
+        let spec = self
+            .plan
+            .spec(stage.product)
+            .flag("TAIL", tail.is_some())
+            .flag("NORM", norm.is_some())
+            .flag("PASSES", rows.is_some() && norm.is_none())
+            .flag("FOLLOWS", before.is_some())
+            .int("STEPS", self.steps as i64)
+            .int("CHUNKS", self.chunks as i64)
+            .int("A_PITCH", before.map_or(0, |rows| rows.pitch as i64))
+            .int("A_BYTES", if before.is_some() { 0 } else { self.bytes[0] as i64 })
+            .int("B_BYTES", self.bytes[1] as i64);
+        let spec = rows.map_or(spec.clone(), |rows| rows.constants(spec));
+        let _ = writeln!(text, "namespace {name} {{");
+        text.push_str(&stage.followers.text(args));
+        define(text, &spec.constants);
+        STAGE.parts.iter().for_each(|part| text.push_str(part));
+        undefine(text, &spec.constants);
+        text.push_str("}\n");
+    }
+
+    fn job(&self, args: &CudaArgs<'_>, stage: &Stage<'_>) -> Job<1, 1> {
+        let Followers { tail, norm } = stage.followers;
+        let tail = tail.map_or(TailArgs::NONE, |tail| tail.args(args));
+        let norm = norm.map_or(NormArgs::NONE, NormArgs::of);
+        self.plan.job(stage.product, Pointer::NOTHING, [tail], [norm])
+    }
+}
+
+/// Runs two products of which one [`feeds`] the other.
+pub(crate) fn run_stages(args: &mut CudaArgs<'_>, stages: [Stage<'_>; 2]) -> Result<()> {
+    let [first, second] = stages;
+    if !feeds(first.product, second.product, args.mma()) {
+        // Kernels that are only looked at may be those of another GPU, which has other tiles.
+        if !args.runs() {
+            return Ok(());
+        }
+        return Err(Error::internal(args.op(), "no block has whole rows for the next product"));
+    }
+    let mut plans = plans([first.product, second.product]);
+    for (plan, stage) in plans.iter_mut().zip(&stages) {
+        plan.plan.align(args, stage.followers.tail);
+    }
+    let passed = passed(first.product);
+    let normalised = second.followers.norm.map(|norm| plans[1].plan.rows(norm));
+    let mut text = String::new();
+    plans[0].write(&mut text, args, "first", &first, None, Some(&passed));
+    plans[1].write(&mut text, args, "second", &second, Some(&passed), normalised.as_ref());
+    text.push_str(KERNEL);
+    let rest = normalised.map_or(0, |rows| rows.bytes.saturating_sub(passed.bytes));
+    let grid = Grid::line(first.product.m.div_ceil(ROWS), plans[0].plan.way.threads())
+        .shared(memory(&plans, &passed) + rest);
+    let job = Stages { first: plans[0].job(args, &first), second: plans[1].job(args, &second) };
+    args.kernel(KernelSpec::new(&STAGES, "gemm_stages").generated(text.into()), grid, &job)
+}
