@@ -75,14 +75,14 @@ class Users(unittest.TestCase):
         self.assertFalse([name for name in users.ROWS if set(name) & {",", " "}])
         self.assertEqual(set(users.CPU) - set(users.ROWS), set())
 
-    def test_what_fails_apart_says_so_and_the_next_goes_on(self):
-        apart, errors = users.Apart(), io.StringIO()
-        self.addCleanup(apart.end)
+    def test_what_fails_isolated_says_so_and_the_next_goes_on(self):
+        isolated, errors = users.Isolated(), io.StringIO()
+        self.addCleanup(isolated.end)
         with contextlib.redirect_stderr(errors):
-            self.assertIsNone(apart.result("broken", apart.begin(json.loads, "{"), 60))
-            self.assertIsNone(apart.result("dead", apart.begin(os._exit, 3), 0.5))
-            apart.end()
-            self.assertEqual(apart.result("whole", apart.begin(json.loads, "[1]"), 60), [1])
+            self.assertIsNone(isolated.result("broken", isolated.begin(json.loads, "{"), 60))
+            self.assertIsNone(isolated.result("dead", isolated.begin(os._exit, 3), 0.5))
+            isolated.end()
+            self.assertEqual(isolated.result("whole", isolated.begin(json.loads, "[1]"), 60), [1])
         self.assertRegex(errors.getvalue(), r"broken: JSONDecodeError.*\ndead: no result after")
 
 

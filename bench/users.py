@@ -75,7 +75,7 @@ def compile_ahead(c, a):
     sweep.Torch(c, a, compiled=True).steps(1)
 
 
-class Apart:
+class Isolated:
     """Runs functions in processes of their own, so that what fails there or never ends does no harm here."""
 
     def __init__(self, processes=1):
@@ -105,11 +105,11 @@ def ahead(cases, a):
     """Compiles these cases side by side; returns when all are done or the time is up."""
     began = time.monotonic()
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(1, (os.cpu_count() or 1) // a.jobs))
-    apart = Apart(a.jobs)
-    begun = {case: apart.begin(compile_ahead, configuration(*case), a) for case in cases}
+    isolated = Isolated(a.jobs)
+    begun = {case: isolated.begin(compile_ahead, configuration(*case), a) for case in cases}
     for (name, precision), result in begun.items():
-        apart.result(f"{name} {precision}, compiled", result, began + a.ahead - time.monotonic())
-    apart.end()
+        isolated.result(f"{name} {precision}, compiled", result, began + a.ahead - time.monotonic())
+    isolated.end()
     done = [case for case, result in begun.items() if result.ready() and result.successful()]
     print(f"{len(done)} of {len(cases)} compiled in {time.monotonic() - began:.0f} s\n", flush=True)
     return done
@@ -138,16 +138,17 @@ def main():
     table.machine(a.refrain, gpu=cuda)
     cases = [(name, precision) for name in a.rows for precision in a.precisions]
     compiled = ahead([case for case in cases if case[1] in a.compiled], a) if a.compiled else []
-    apart, done = Apart(), []
+    isolated, done = Isolated(), []
     sweep.header(("settings", "precision"))
     for number, case in enumerate(cases):
         if time.monotonic() - began > a.budget:
             print(f"\nNo time for the last {len(cases) - number} of {len(cases)}, from {' '.join(case)} on.")
             break
-        begun = apart.begin(sweep.measured, configuration(*case), a, case in compiled)
-        result = apart.result(" ".join(case), begun, 2 * a.limit)
-        if result is None or set(result["us"]) < {"torch", "refrain"}:
-            apart.end()  # An error may have left the GPU's state in that process unusable.
+        begun = isolated.begin(sweep.measured, configuration(*case), a, case in compiled)
+        result = isolated.result(" ".join(case), begun, 2 * a.limit)
+        expected = {"torch", "refrain"} | ({"compiled"} if case in compiled else set())
+        if result is None or expected - set(result["us"]):
+            isolated.end()  # An error may have left the GPU's state in that process unusable.
         if result is None:
             continue
         done.append({**result, "row": case[0]})
@@ -155,7 +156,7 @@ def main():
         if a.out:
             with a.out.open("a") as file:
                 print(json.dumps(done[-1]), file=file, flush=True)
-    apart.end()
+    isolated.end()
     print()
     for precision in a.precisions:
         print(f"{precision}: {sweep.summary([c for c in done if c['precision'] == precision])}")

@@ -8,7 +8,7 @@ use super::{Numbers, compare, filled, fusing, launches};
 
 /// Rows, and the columns of the factors and results of both products: full tiles and others, several tiles along k, and rows that
 /// are computed in parts.
-const SIZES: [[usize; 4]; 12] = [
+const SIZES: [[usize; 4]; 15] = [
     [96, 16, 128, 16],
     [37, 16, 64, 24],
     [300, 32, 128, 32],
@@ -21,6 +21,10 @@ const SIZES: [[usize; 4]; 12] = [
     [64, 72, 192, 8],
     [1000, 32, 128, 48],
     [33, 16, 128, 64],
+    // Products that are not cut along k alone, but would be in the tiles of one kernel.
+    [100, 192, 64, 16],
+    [100, 16, 160, 64],
+    [48, 8, 192, 40],
 ];
 
 const ACTIVATIONS: [Activation; 5] =

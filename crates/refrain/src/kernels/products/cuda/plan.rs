@@ -42,7 +42,7 @@ pub(super) const BATCH_RANK: usize = 4;
 /// followed by a separate sum.
 const MOST_WORK_BESIDE: usize = 1 << 32;
 /// The maximum number of rows, columns and numbers along k: positions within the last tile still fit in 32 bits.
-const MOST_NUMBERS: usize = i32::MAX as usize - 255;
+pub(super) const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 
 /// From this many tiles along m on, so many blocks read the same numbers of B at once that multiprocessors should cache them.
 /// On an H100, a product of 36,736 rows by 16 x 48 numbers took 5.8 us without that and 3.2 with it.
@@ -169,7 +169,7 @@ impl GemmPlan {
         GemmPlan::with(p, GemmKernel::of(p, mma))
     }
 
-    pub(super) fn with(p: &Product, way: GemmKernel) -> GemmPlan {
+    fn with(p: &Product, way: GemmKernel) -> GemmPlan {
         let (size, step) = way.tile();
         let tiles = match way {
             GemmKernel::Skinny { wide_is_a, .. } => [if wide_is_a { p.m } else { p.n }.div_ceil(size[0]), 1],
@@ -180,6 +180,12 @@ impl GemmPlan {
         let even = !matches!(way, GemmKernel::Skinny { .. }) && p.n.is_multiple_of(size[1]);
         let b_cached = tiles[0] >= MANY_TILES && p.n * p.k * p.b.dtype.size() <= SMALL_MATRIX;
         GemmPlan { way, tiles, cut, depth, aligned: aligned(p), even, b_cached }
+    }
+
+    /// A plan of which each block sums all of k.
+    pub(super) fn unsplit(p: &Product, way: GemmKernel) -> GemmPlan {
+        let cut = SplitK { parts: 1, steps: p.k.div_ceil(way.tile().1) };
+        GemmPlan { cut, depth: p.k, ..GemmPlan::with(p, way) }
     }
 
     /// Takes account of what a tail loads and stores.

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::choice::{GemmKernel, TensorTile};
-use super::plan::{COMMON, Followers, GemmPlan, Job, TILES, TileRows};
+use super::plan::{COMMON, Followers, GemmPlan, Job, MOST_NUMBERS, TILES, TileRows};
 use super::shared::SharedMemory;
 use super::{FORMS, FRAGMENTS};
 use crate::device::cuda::{
@@ -29,7 +29,7 @@ const ROWS: usize = 32;
 const CHUNK: usize = 64;
 /// The longest row that is passed on.
 const LONGEST_ROW: usize = 256;
-/// The shared memory of a block at most, so that several run at once.
+/// The shared memory of a block at most, so that several run at once. Rows of a norm that are longer may add some.
 const MOST_BYTES: usize = 56 << 10;
 
 params! {
@@ -81,6 +81,7 @@ pub(crate) fn feeds(first: &Product, second: &Product, mma: MmaKind) -> bool {
     let fits = [first, second].iter().all(|p| is_plain(p, mma))
         && first.dtype == second.dtype
         && first.m == second.m
+        && first.m <= MOST_NUMBERS
         && first.n == second.k
         && first.n.is_multiple_of(16 * warps_along_n(second))
         && first.n <= LONGEST_ROW
@@ -123,7 +124,8 @@ impl StagePlan {
         let memory = SharedMemory::of(p, tile.size());
         let steps = p.k.div_ceil(memory.depth);
         StagePlan {
-            plan: GemmPlan::with(p, GemmKernel::Tensor { tile, form }),
+            // Alone, the product is not cut along k. In these tiles it might be.
+            plan: GemmPlan::unsplit(p, GemmKernel::Tensor { tile, form }),
             steps,
             chunks,
             is_whole: p.k.is_multiple_of(memory.depth),
