@@ -160,8 +160,7 @@ impl Op for Attention {
 
 /// The gradients of queries, keys and values, packed in the same way, and of the scores that were added. Operands:
 /// queries, keys and values, the gradient of the output, what the forward pass saved of the rows, the output; then, if there
-/// are any, the scores that were added, the gradient of the scores that were returned, and the weights
-/// that dropout kept.
+/// are any, the scores that were added, the gradient of the scores that were returned, and the weights that dropout kept.
 #[derive(Clone, Copy, Debug)]
 struct AttentionBackward {
     attention: Attention,

@@ -141,8 +141,8 @@ impl Tensor {
     ///
     /// Scores have the dtype of the operands, and the shape `[batch, heads, n, m]` (`[batch, n, m]` if the operands lack
     /// `heads`). The result `s` is 0 where a query does not see a key. Gradients go back through the scores on both
-    /// sides. The weights themselves are not stored. The mask of the dropout is the one that [`Tensor::dropout`] of the weights would
-    /// draw; the backward pass keeps a bit for each weight.
+    /// sides. The weights themselves are not stored. The mask of the dropout is the one that [`Tensor::dropout`] of the
+    /// weights would draw. It takes a bit for each weight, in whole words of 64 for each query, until the backward pass.
     ///
     /// A query that a mask lets see no key at all has output 0, and no gradient goes through it. `s` contains the mask, so
     /// the next layer needs no mask if it adds `s`.

@@ -1,5 +1,5 @@
 //! Two products in one kernel: rows of the first one's result are rows of the second one's A, which a block has in shared memory.
-//! So nobody waits for the whole of the first, and what only the second reads is never stored.
+//! So the second does not wait for all blocks of the first, and what only the second reads is never stored.
 
 use std::fmt::Write;
 

@@ -5,7 +5,7 @@
 //   begin      loads it
 //   Operands   of N adjacent elements of a row of C, what the tail reads besides them
 //   fetch      loads them
-//   follow     computes and stores the tail's results, and returns what a norm follows
+//   follow     computes and stores the tail's results, and returns what a norm or another product follows
 
 namespace tail {
 
