@@ -140,7 +140,8 @@ fn random_halves(precision: Precision, dtype: DType) {
             all += 2 * usize::from(fuses);
         }
     }
-    assert!(2 * fused >= all, "only {fused} of {all} steps had two products in a launch");
+    // Those that are cut along k where they run stay apart.
+    assert!(3 * fused >= all, "only {fused} of {all} steps had two products in a launch");
 }
 
 #[test]
