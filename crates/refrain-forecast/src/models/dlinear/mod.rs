@@ -171,8 +171,8 @@ impl ForecasterConfig for DLinearConfig {
 
     fn activations(&self, windows: usize) -> f64 {
         let of = |size: usize| size as f64;
-        // The windows of the moving average are laid out one by one.
-        let context = of(self.context) * (1.0 + of(self.moving_average));
+        // The context with its ends, the trend and the rest.
+        let context = 3.0 * of(self.context) + of(self.moving_average);
         of(windows) * of(self.channels) * (context + 4.5 * of(self.horizon))
     }
 
