@@ -38,8 +38,8 @@ params! {
 }
 
 /// Which softmax weights `[batch, heads, queries, keys]` dropout keeps: the mask of `dropout` on them. Operand: the state of the
-/// generator. Result: for each row of weights a bit for each key, the lowest bit of a word first. Nothing else needs it, so in a
-/// recorded step it is drawn beside what comes before the attention.
+/// generator. Result: for each row of weights a bit for each key, the lowest bit of a word first. It needs nothing but the generator, so
+/// in a recorded step it runs beside what comes before the attention.
 #[derive(Clone, Debug)]
 pub(super) struct KeptWeights {
     pub(super) p: f64,
