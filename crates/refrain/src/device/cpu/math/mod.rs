@@ -157,10 +157,21 @@ pub fn tanh(x: f32) -> f32 {
 /// The logistic function `1 / (1 + e^-x)`.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
-    // From e^-|x|, so that the left tail keeps its relative precision.
-    let e = exp(-x.abs());
-    let top = if x < 0.0 { e } else { 1.0 };
-    top / (1.0 + e)
+    // Beyond these bounds the result is 0 or 1, and it is so at the bounds.
+    sigmoid_of_negated(clamp(-x, -18.0, 104.0))
+}
+
+/// `1 / (1 + e^x)` for `-18.5 <= x <= 105`.
+#[inline(always)]
+fn sigmoid_of_negated(x: f32) -> f32 {
+    const SCALE: f32 = 1.0 / (1 << 30) as f32;
+    let t = x.mul_add(LOG2_E, ROUND);
+    let n = t - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
+    let p = (r * r).mul_add(polynomial(r, EXP), r) + 1.0;
+    // e^x times the scale is finite, also where e^x is not and the result is subnormal.
+    let e = p * f32::from_bits(t.to_bits().wrapping_add(127 - 30) << 23);
+    SCALE / (SCALE + e)
 }
 
 /// The error function.
@@ -244,16 +255,28 @@ const GELU_CUBIC: f32 = 0.044_715;
 /// Negative infinity gives NaN, as the formula does.
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
-    x * sigmoid(TWO_SQRT_2_OVER_PI * (x + GELU_CUBIC * (x * x) * x))
+    x * gelu_tanh_sigmoid(gelu_tanh_bounded(x))
 }
 
 /// The derivative of [`gelu_tanh`].
 #[inline(always)]
 pub fn gelu_tanh_grad(x: f32) -> f32 {
-    // Beyond these bounds the derivative is 0 or 1.
-    let x = clamp(x, -20.0, 20.0);
-    let s = sigmoid(TWO_SQRT_2_OVER_PI * (x + GELU_CUBIC * (x * x) * x));
-    s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * (x * x)))
+    let x = gelu_tanh_bounded(x);
+    let s = gelu_tanh_sigmoid(x);
+    let slope = (x * x).mul_add(3.0 * GELU_CUBIC * TWO_SQRT_2_OVER_PI, TWO_SQRT_2_OVER_PI);
+    (x * s.mul_add(-s, s)).mul_add(slope, s)
+}
+
+/// The sigmoid of [`gelu_tanh`] for a bounded `x`.
+#[inline(always)]
+fn gelu_tanh_sigmoid(x: f32) -> f32 {
+    sigmoid_of_negated(x * (x * x).mul_add(-GELU_CUBIC * TWO_SQRT_2_OVER_PI, -TWO_SQRT_2_OVER_PI))
+}
+
+/// Beyond these bounds the sigmoid of [`gelu_tanh`] is 0 or 1, and it is so at the bounds.
+#[inline(always)]
+fn gelu_tanh_bounded(x: f32) -> f32 {
+    clamp(x, -10.7, 5.2)
 }
 
 /// `x^y`, nearly always correctly rounded, with the special cases of C's `pow`: a logarithm and a power in f64, with as many digits as
