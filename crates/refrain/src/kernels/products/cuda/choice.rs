@@ -449,6 +449,19 @@ mod tests {
     }
 
     #[test]
+    fn a_single_line_is_read_in_pieces_only_if_it_is_whole_pieces() {
+        for (dtype, whole) in [(DType::F32, 4), (DType::F64, 2), (DType::F16, 8), (DType::BF16, 8)] {
+            for (k, pieces) in [(8, whole), (24, whole), (13, 1)] {
+                let mut p = product(dtype, [1, 16, k], true);
+                p.a.row = 0;
+                assert_eq!(p.vector_width(), [pieces, whole], "{dtype} {k}");
+            }
+            let p = product(dtype, [2, 16, 13], true);
+            assert_eq!(p.vector_width(), [1, whole], "{dtype}, lines that begin at odd places");
+        }
+    }
+
+    #[test]
     fn gradients_of_narrow_f32_weights_have_tiles_as_narrow_without_the_sums_of_their_biases() {
         for ([m, n], tile) in
             [([16, 16], [32, 32]), ([48, 16], [64, 16]), ([16, 128], [16, 128]), ([32, 100], [32, 128])]

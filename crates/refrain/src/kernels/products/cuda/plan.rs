@@ -157,10 +157,13 @@ fn compute(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// How many elements of up to 16 bytes can be moved in one instruction along a dense dimension of an operand.
-fn vector_width(x: &MatrixOperand, other_step: usize) -> usize {
+/// How many elements of up to 16 bytes can be moved in one instruction along a dense dimension of an operand, which has `length` of
+/// them, and `other_step` from one line to the next.
+fn vector_width(x: &MatrixOperand, other_step: usize, length: usize) -> usize {
     let whole = 16 / x.dtype.size();
-    let even = x.batch.iter().chain([&other_step]).all(|step| step.is_multiple_of(whole));
+    // Behind a single line there may be no memory to fill up the last piece from.
+    let line = if other_step == 0 { length } else { other_step };
+    let even = x.batch.iter().chain([&line]).all(|step| step.is_multiple_of(whole));
     if even && x.alignment.is_multiple_of(16) { whole } else { 1 }
 }
 
@@ -289,13 +292,15 @@ impl GemmPlan {
                     .flag("SUMS", p.sums.is_some())
             }
             GemmKernel::Simt { tile } => {
-                // `other` is the stride of the dimension that is not dense.
-                let load = |x: &MatrixOperand, other, outer: usize| {
-                    let most = if x.dense[0] || x.dense[1] { vector_width(x, other) } else { 1 };
+                // `other` is the stride of the dimension that is not dense, `length` the size of the one that is.
+                let load = |x: &MatrixOperand, other, length, outer: usize| {
+                    let most = if x.dense[0] || x.dense[1] { vector_width(x, other, length) } else { 1 };
                     most.min(16 / compute(p.dtype).size()).min(outer * tile.depth / tile.threads())
                 };
-                let a_load = load(&p.a, if a_along_k { p.a.row } else { p.a.col }, tile.size[0]);
-                let b_load = load(&p.b, if b_along_k { p.b.col } else { p.b.row }, tile.size[1]);
+                let (a_other, a_length) = if a_along_k { (p.a.row, p.k) } else { (p.a.col, p.m) };
+                let (b_other, b_length) = if b_along_k { (p.b.col, p.k) } else { (p.b.row, p.n) };
+                let a_load = load(&p.a, a_other, a_length, tile.size[0]);
+                let b_load = load(&p.b, b_other, b_length, tile.size[1]);
                 common(&SIMT, "gemm_simt")
                     .int("TILE_M", tile.size[0] as i64)
                     .int("TILE_N", tile.size[1] as i64)
@@ -310,7 +315,7 @@ impl GemmPlan {
             }
             GemmKernel::Skinny { narrow, wide_is_a, along_k } => {
                 let (x, step) = if wide_is_a { (&p.a, p.a.row) } else { (&p.b, p.b.col) };
-                let load = if along_k { vector_width(x, step) } else { 1 };
+                let load = if along_k { vector_width(x, step, p.k) } else { 1 };
                 common(&SKINNY, "gemm_skinny")
                     .int("NARROW", narrow as i64)
                     .flag("WIDE_IS_A", wide_is_a)
@@ -420,8 +425,8 @@ impl Product {
     pub(super) fn vector_width(&self) -> [usize; 2] {
         let (a, b) = (&self.a, &self.b);
         [
-            vector_width(a, if a.dense[1] { a.row } else { a.col }),
-            vector_width(b, if b.dense[0] { b.col } else { b.row }),
+            if a.dense[1] { vector_width(a, a.row, self.k) } else { vector_width(a, a.col, self.m) },
+            if b.dense[0] { vector_width(b, b.col, self.k) } else { vector_width(b, b.row, self.n) },
         ]
     }
 
