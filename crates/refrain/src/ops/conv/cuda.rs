@@ -203,6 +203,7 @@ fn spec(
         .dtype("COMPUTE", compute(factors))
         .flag("A_ALONG_K", direction.is_some())
         .flag("B_ALONG_K", direction.is_some())
+        .flag("ADJACENT", direction.is_some())
         .int("WARPS_M", tile.warps[0] as i64)
         .int("WARPS_N", tile.warps[1] as i64)
         .int("FRAGS_M", tile.fragments[0] as i64)

@@ -259,10 +259,34 @@ impl SimtTile {
 /// The kernel and the tile of a block.
 #[derive(Clone, Copy)]
 pub(super) enum GemmKernel {
-    Tensor { tile: TensorTile, form: &'static str },
-    Groups { tile: GroupTile },
-    Simt { tile: SimtTile },
-    Skinny { narrow: usize, wide_is_a: bool, along_k: bool },
+    /// Of f32, a lane has four numbers along k of each 16: adjacent ones, or every fourth.
+    Tensor {
+        tile: TensorTile,
+        form: &'static str,
+        adjacent: bool,
+    },
+    Groups {
+        tile: GroupTile,
+    },
+    Simt {
+        tile: SimtTile,
+    },
+    Skinny {
+        narrow: usize,
+        wide_is_a: bool,
+        along_k: bool,
+    },
+}
+
+/// What tensor cores multiply, as the texts name it. `None` if they don't.
+pub(super) fn form(p: &Product) -> Option<&'static str> {
+    match (p.dtype, p.precision) {
+        (DType::F16, _) => Some("F16"),
+        (DType::BF16, _) => Some("BF16"),
+        (DType::F32, Precision::Tf32) => Some("TF32"),
+        (DType::F32, _) => Some("SPLIT_TF32"),
+        _ => None,
+    }
 }
 
 fn tiles(p: &Product, size: [usize; 2]) -> usize {
@@ -290,14 +314,7 @@ impl GemmKernel {
     }
 
     pub(super) fn of(p: &Product, mma: MmaKind) -> GemmKernel {
-        let form = match (p.dtype, p.precision) {
-            (DType::F16, _) => Some("F16"),
-            (DType::BF16, _) => Some("BF16"),
-            (DType::F32, Precision::Tf32) => Some("TF32"),
-            (DType::F32, _) => Some("SPLIT_TF32"),
-            _ => None,
-        };
-        let form = form.filter(|_| [&p.a, &p.b].iter().all(|x| x.dense[0] || x.dense[1]));
+        let form = form(p).filter(|_| [&p.a, &p.b].iter().all(|x| x.dense[0] || x.dense[1]));
         let narrow = p.m.min(p.n);
         let wide_is_a = p.n <= p.m;
         let along_k = if wide_is_a { p.a.dense[1] } else { p.b.dense[0] };
@@ -315,7 +332,10 @@ impl GemmKernel {
             return GemmKernel::Groups { tile };
         }
         match form {
-            Some(form) => GemmKernel::Tensor { tile: TensorTile::of(p), form },
+            Some(form) => {
+                let adjacent = p.a.dense[1] && p.b.dense[0];
+                GemmKernel::Tensor { tile: TensorTile::of(p), form, adjacent }
+            }
             None => GemmKernel::Simt { tile: SimtTile::of(p) },
         }
     }

@@ -1,4 +1,6 @@
-// Products of tiles in shared memory on tensor cores. The tiles (TileA and TileB) are defined before.
+// Products of tiles in shared memory on tensor cores. The tiles (TileA and TileB) are defined before. Constants, beside those of
+// forms.cu:
+//   ADJACENT   whether a lane's four numbers of f32 along k are adjacent. It decides in which order numbers are summed.
 
 #if WIDE
 
@@ -6,8 +8,8 @@
 constexpr int PARTS = FORM == SPLIT_TF32 ? 2 : 1;
 struct Quad { u32 at[PARTS][4]; };
 
-// A lane's four numbers along k of a row of a 16-deep fragment. Any four will do if they are the same for A and B:
-// adjacent numbers if both are along k, every fourth number otherwise.
+// A lane's four numbers along k of a row of a 16-deep fragment. Any four will do if they are the same for A and B.
+static_assert(ADJACENT || !BOTH_ALONG_K, "what lies one behind the other is loaded at once");
 template <typename TILE> DEVICE Quad quad(const IN* tile, int outer, int k, int lane) {
     float x[4];
     if (BOTH_ALONG_K) {
@@ -16,7 +18,7 @@ template <typename TILE> DEVICE Quad quad(const IN* tile, int outer, int k, int 
         for (int i = 0; i < 4; i++) x[i] = v.at[i];
     } else {
         #pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = tile[TILE::place_of(outer, k + lane + 4 * i)];
+        for (int i = 0; i < 4; i++) x[i] = tile[TILE::place_of(outer, k + (ADJACENT ? 4 * lane + i : lane + 4 * i))];
     }
     Quad q;
     #pragma unroll

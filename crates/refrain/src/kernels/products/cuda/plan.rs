@@ -115,7 +115,11 @@ pub(super) struct TileRows {
 
 impl TileRows {
     pub(super) fn of(rows: usize, width: usize, dtype: DType) -> TileRows {
-        let pitch = (width.div_ceil(ELEMENTS_SIDE_BY_SIDE) | 1) * ELEMENTS_SIDE_BY_SIDE;
+        TileRows::apart(rows, (width.div_ceil(ELEMENTS_SIDE_BY_SIDE) | 1) * ELEMENTS_SIDE_BY_SIDE, dtype)
+    }
+
+    /// With so many elements from one row to the next.
+    pub(super) fn apart(rows: usize, pitch: usize, dtype: DType) -> TileRows {
         TileRows { dtype, pitch, bytes: rows * pitch * dtype.size() }
     }
 
@@ -254,12 +258,13 @@ impl GemmPlan {
         let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
         let [a_copy, b_copy] = p.vector_width();
         match self.way {
-            GemmKernel::Tensor { tile, form } => {
+            GemmKernel::Tensor { tile, form, adjacent } => {
                 let shared = SharedMemory::of(p, tile.size());
                 common(&TENSOR, "gemm_tensor")
                     .word("FORM", form)
                     .flag("A_ALONG_K", a_along_k)
                     .flag("B_ALONG_K", b_along_k)
+                    .flag("ADJACENT", adjacent)
                     .int("A_COPY", a_copy as i64)
                     .int("B_COPY", b_copy as i64)
                     .flag("B_CACHED", self.b_cached)
@@ -280,6 +285,7 @@ impl GemmPlan {
                 spec.word("FORM", tile.form)
                     .flag("A_ALONG_K", a_along_k)
                     .flag("B_ALONG_K", b_along_k)
+                    .flag("ADJACENT", true)
                     .int("A_COPY", a_copy as i64)
                     .int("B_COPY", b_copy as i64)
                     .flag("B_CACHED", self.b_cached)

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::choice::{GemmKernel, TensorTile};
+use super::choice::{GemmKernel, TensorTile, form};
 use super::plan::{COMMON, Followers, GemmPlan, Job, MOST_NUMBERS, TILES, TileRows};
 use super::shared::SharedMemory;
 use super::{FORMS, FRAGMENTS};
@@ -29,6 +29,8 @@ const ROWS: usize = 32;
 const CHUNK: usize = 64;
 /// The longest row that is passed on.
 const LONGEST_ROW: usize = 256;
+/// Banks of shared memory, of four bytes.
+const BANKS: usize = 32;
 /// The shared memory of a block at most, so that several run at once. Rows of a norm that are longer may add some.
 const MOST_BYTES: usize = 56 << 10;
 
@@ -59,7 +61,7 @@ struct StagePlan {
     bytes: [usize; 2],
 }
 
-/// Whether our own kernel multiplies f16 or bf16 on tensor cores, all of k at once, with rows of A one behind the other.
+/// Whether our own kernel multiplies on tensor cores, all of k at once, with rows of A one behind the other.
 fn is_plain(p: &Product, mma: MmaKind) -> bool {
     let plan = GemmPlan::of(p, mma);
     let on_tensor_cores = matches!(plan.way, GemmKernel::Tensor { .. } | GemmKernel::Groups { .. });
@@ -67,11 +69,10 @@ fn is_plain(p: &Product, mma: MmaKind) -> bool {
         && !p.is_empty()
         && p.batch.is_empty()
         && p.sums.is_none()
-        && p.dtype.size() == 2
         && [p.a.dtype, p.b.dtype] == [p.dtype; 2]
         && p.a.dense[1]
         && (p.m <= 1 || p.a.row == p.k)
-        && p.vector_width() == [8, 8]
+        && p.vector_width() == [16 / p.dtype.size(); 2]
         && on_tensor_cores
         && plan.cut.parts == 1
 }
@@ -87,8 +88,8 @@ pub(crate) fn feeds(first: &Product, second: &Product, mma: MmaKind) -> bool {
         && first.n <= LONGEST_ROW
         && second.n <= CHUNK;
     fits && {
-        let plans = plans([first, second]);
-        plans[1].is_whole && memory(&plans, &passed(first)) <= MOST_BYTES
+        let plans = plans([first, second], mma);
+        plans[1].is_whole && memory(&plans, &passed(first, second)) <= MOST_BYTES
     }
 }
 
@@ -97,17 +98,20 @@ fn warps_along_n(second: &Product) -> usize {
     if second.n > 16 { 2 } else { 1 }
 }
 
-/// The rows that a block passes on.
-fn passed(first: &Product) -> TileRows {
-    TileRows::of(ROWS, first.n, first.dtype)
+/// The rows that a block passes on. Where f32 is read number by number, eight rows that are read at once lie in different banks.
+fn passed(first: &Product, second: &Product) -> TileRows {
+    match first.dtype == DType::F32 && !second.b.dense[0] {
+        true => TileRows::apart(ROWS, first.n.next_multiple_of(BANKS) + 20, first.dtype),
+        false => TileRows::of(ROWS, first.n, first.dtype),
+    }
 }
 
-fn plans([first, second]: [&Product; 2]) -> [StagePlan; 2] {
+fn plans([first, second]: [&Product; 2], mma: MmaKind) -> [StagePlan; 2] {
     let warps = warps_along_n(second);
     let columns = 1 << first.n.trailing_zeros().min((warps * CHUNK).trailing_zeros());
     [
-        StagePlan::of(first, warps, columns, first.n / columns),
-        StagePlan::of(second, warps, second.n.next_power_of_two().max(16), 1),
+        StagePlan::of(first, mma, warps, columns, first.n / columns),
+        StagePlan::of(second, mma, warps, second.n.next_power_of_two().max(16), 1),
     ]
 }
 
@@ -118,14 +122,19 @@ fn memory([first, second]: &[StagePlan; 2], rows: &TileRows) -> usize {
 
 impl StagePlan {
     /// With so many columns of C at a time, which `warps` share.
-    fn of(p: &Product, warps: usize, columns: usize, chunks: usize) -> StagePlan {
+    fn of(p: &Product, mma: MmaKind, warps: usize, columns: usize, chunks: usize) -> StagePlan {
         let tile = TensorTile { warps: [ROWS / 16, warps], fragments: [1, columns / 8 / warps] };
-        let form = if p.dtype == DType::F16 { "F16" } else { "BF16" };
+        // Sums as the product's own kernel has them, groups of warps from adjacent numbers.
+        let adjacent = match GemmKernel::of(p, mma) {
+            GemmKernel::Tensor { adjacent, .. } => adjacent,
+            _ => true,
+        };
+        let form = form(p).unwrap_or_default();
         let memory = SharedMemory::of(p, tile.size());
         let steps = p.k.div_ceil(memory.depth);
         StagePlan {
             // Alone, the product is not cut along k. In these tiles it might be.
-            plan: GemmPlan::unsplit(p, GemmKernel::Tensor { tile, form }),
+            plan: GemmPlan::unsplit(p, GemmKernel::Tensor { tile, form, adjacent }),
             steps,
             chunks,
             is_whole: p.k.is_multiple_of(memory.depth),
@@ -184,11 +193,11 @@ pub(crate) fn run_stages(args: &mut CudaArgs<'_>, stages: [Stage<'_>; 2]) -> Res
         }
         return Err(Error::internal(args.op(), "no block has whole rows for the next product"));
     }
-    let mut plans = plans([first.product, second.product]);
+    let mut plans = plans([first.product, second.product], args.mma());
     for (plan, stage) in plans.iter_mut().zip(&stages) {
         plan.plan.align(args, stage.followers.tail);
     }
-    let passed = passed(first.product);
+    let passed = passed(first.product, second.product);
     let normalised = second.followers.norm.map(|norm| plans[1].plan.rows(norm));
     let mut text = String::new();
     plans[0].write(&mut text, args, "first", &first, None, Some(&passed));
