@@ -259,7 +259,7 @@ impl SimtTile {
 /// The kernel and the tile of a block.
 #[derive(Clone, Copy)]
 pub(super) enum GemmKernel {
-    /// Of f32, a lane has four numbers along k of each 16: adjacent ones, or every fourth.
+    /// `adjacent`: whether a lane's four of 16 numbers of f32 along k are neighbours; otherwise it takes every fourth.
     Tensor {
         tile: TensorTile,
         form: &'static str,
@@ -279,7 +279,7 @@ pub(super) enum GemmKernel {
 }
 
 /// What tensor cores multiply, as the texts name it. `None` if they don't.
-pub(super) fn form(p: &Product) -> Option<&'static str> {
+fn form(p: &Product) -> Option<&'static str> {
     match (p.dtype, p.precision) {
         (DType::F16, _) => Some("F16"),
         (DType::BF16, _) => Some("BF16"),
@@ -469,15 +469,19 @@ mod tests {
     }
 
     #[test]
-    fn a_single_line_is_read_in_pieces_only_if_it_is_whole_pieces() {
+    fn lines_are_read_in_pieces_only_if_they_are_whole_pieces() {
         for (dtype, whole) in [(DType::F32, 4), (DType::F64, 2), (DType::F16, 8), (DType::BF16, 8)] {
             for (k, pieces) in [(8, whole), (24, whole), (13, 1)] {
                 let mut p = product(dtype, [1, 16, k], true);
                 p.a.row = 0;
                 assert_eq!(p.vector_width(), [pieces, whole], "{dtype} {k}");
             }
-            let p = product(dtype, [2, 16, 13], true);
-            assert_eq!(p.vector_width(), [1, whole], "{dtype}, lines that begin at odd places");
+            // Lines that begin at odd places; and those that overlap or have numbers between them, as windows have.
+            for (k, row) in [(13, 13), (13, 8), (13, 16)] {
+                let mut p = product(dtype, [2, 16, k], true);
+                p.a.row = row;
+                assert_eq!(p.vector_width(), [1, whole], "{dtype} {k} {row}");
+            }
         }
     }
 

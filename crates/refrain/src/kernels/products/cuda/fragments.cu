@@ -9,10 +9,10 @@ constexpr int PARTS = FORM == SPLIT_TF32 ? 2 : 1;
 struct Quad { u32 at[PARTS][4]; };
 
 // A lane's four numbers along k of a row of a 16-deep fragment. Any four will do if they are the same for A and B.
-static_assert(ADJACENT || !BOTH_ALONG_K, "what lies one behind the other is loaded at once");
-template <typename TILE> DEVICE Quad quad(const IN* tile, int outer, int k, int lane) {
+static_assert(ADJACENT || !BOTH_ALONG_K, "a vector load gives adjacent numbers");
+template <typename TILE, bool ALONG_K> DEVICE Quad quad(const IN* tile, int outer, int k, int lane) {
     float x[4];
-    if (BOTH_ALONG_K) {
+    if (ADJACENT && ALONG_K) {
         vec<float, 4> v = load<4>(tile + TILE::place_of(outer, k + 4 * lane));
         #pragma unroll
         for (int i = 0; i < 4; i++) x[i] = v.at[i];
@@ -73,12 +73,12 @@ DEVICE void multiply_tile(
     for (int k = 0; k < TILE_K; k += 16) {
         Quad y[FRAGS_N];
         #pragma unroll
-        for (int i = 0; i < FRAGS_N; i++) y[i] = quad<TileB>(b, col + column(i, g), k, t);
+        for (int i = 0; i < FRAGS_N; i++) y[i] = quad<TileB, B_ALONG_K>(b, col + column(i, g), k, t);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             Quad x[2];
-            x[0] = quad<TileA>(a, row + i * 16 + g, k, t);
-            x[1] = quad<TileA>(a, row + i * 16 + g + 8, k, t);
+            x[0] = quad<TileA, A_ALONG_K>(a, row + i * 16 + g, k, t);
+            x[1] = quad<TileA, A_ALONG_K>(a, row + i * 16 + g + 8, k, t);
             multiply_quads(acc[i], x, y);
         }
     }

@@ -107,13 +107,14 @@ pub(crate) struct Followers<'a> {
 /// Rows of a block's tile in shared memory, for what follows a product.
 pub(super) struct TileRows {
     dtype: DType,
-    /// Elements from one row to the next: an odd multiple of what is written side by side, so that rows that are written at once
-    /// lie in different banks.
+    /// Elements from one row to the next.
     pub(super) pitch: usize,
     pub(super) bytes: usize,
 }
 
 impl TileRows {
+    /// With an odd multiple of what is written side by side from one row to the next, so that rows that are written at once lie in
+    /// different banks.
     pub(super) fn of(rows: usize, width: usize, dtype: DType) -> TileRows {
         TileRows::apart(rows, (width.div_ceil(ELEMENTS_SIDE_BY_SIDE) | 1) * ELEMENTS_SIDE_BY_SIDE, dtype)
     }
@@ -165,9 +166,8 @@ fn compute(dtype: DType) -> DType {
 /// them, and `other_step` from one line to the next.
 fn vector_width(x: &MatrixOperand, other_step: usize, length: usize) -> usize {
     let whole = 16 / x.dtype.size();
-    // Behind a single line there may be no memory to fill up the last piece from.
-    let line = if other_step == 0 { length } else { other_step };
-    let even = x.batch.iter().chain([&line]).all(|step| step.is_multiple_of(whole));
+    // Pieces are whole, because there may be no memory past the end of the last line.
+    let even = x.batch.iter().chain([&other_step, &length]).all(|n| n.is_multiple_of(whole));
     if even && x.alignment.is_multiple_of(16) { whole } else { 1 }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::choice::{GemmKernel, TensorTile, form};
+use super::choice::{GemmKernel, TensorTile};
 use super::plan::{COMMON, Followers, GemmPlan, Job, MOST_NUMBERS, TILES, TileRows};
 use super::shared::SharedMemory;
 use super::{FORMS, FRAGMENTS};
@@ -63,8 +63,6 @@ struct StagePlan {
 
 /// Whether our own kernel multiplies on tensor cores, all of k at once, with rows of A one behind the other.
 fn is_plain(p: &Product, mma: MmaKind) -> bool {
-    let plan = GemmPlan::of(p, mma);
-    let on_tensor_cores = matches!(plan.way, GemmKernel::Tensor { .. } | GemmKernel::Groups { .. });
     !cublaslt::suits(p)
         && !p.is_empty()
         && p.batch.is_empty()
@@ -73,8 +71,7 @@ fn is_plain(p: &Product, mma: MmaKind) -> bool {
         && p.a.dense[1]
         && (p.m <= 1 || p.a.row == p.k)
         && p.vector_width() == [16 / p.dtype.size(); 2]
-        && on_tensor_cores
-        && plan.cut.parts == 1
+        && GemmPlan::of(p, mma).cut.parts == 1
 }
 
 /// Whether one kernel can compute two products of which the first one's rows are the second one's, and is not slower than two.
@@ -87,10 +84,8 @@ pub(crate) fn feeds(first: &Product, second: &Product, mma: MmaKind) -> bool {
         && first.n.is_multiple_of(16 * warps_along_n(second))
         && first.n <= LONGEST_ROW
         && second.n <= CHUNK;
-    fits && {
-        let plans = plans([first, second], mma);
-        plans[1].is_whole && memory(&plans, &passed(first, second)) <= MOST_BYTES
-    }
+    fits && plans([first, second], mma)
+        .is_some_and(|plans| plans[1].is_whole && memory(&plans, &plans[1].passed(first)) <= MOST_BYTES)
 }
 
 /// Warps that share rows. Of 16 columns, one would compute none.
@@ -98,21 +93,14 @@ fn warps_along_n(second: &Product) -> usize {
     if second.n > 16 { 2 } else { 1 }
 }
 
-/// The rows that a block passes on. Where f32 is read number by number, eight rows that are read at once lie in different banks.
-fn passed(first: &Product, second: &Product) -> TileRows {
-    match first.dtype == DType::F32 && !second.b.dense[0] {
-        true => TileRows::apart(ROWS, first.n.next_multiple_of(BANKS) + 20, first.dtype),
-        false => TileRows::of(ROWS, first.n, first.dtype),
-    }
-}
-
-fn plans([first, second]: [&Product; 2], mma: MmaKind) -> [StagePlan; 2] {
+/// `None` if tensor cores don't compute both.
+fn plans([first, second]: [&Product; 2], mma: MmaKind) -> Option<[StagePlan; 2]> {
     let warps = warps_along_n(second);
     let columns = 1 << first.n.trailing_zeros().min((warps * CHUNK).trailing_zeros());
-    [
-        StagePlan::of(first, mma, warps, columns, first.n / columns),
-        StagePlan::of(second, mma, warps, second.n.next_power_of_two().max(16), 1),
-    ]
+    Some([
+        StagePlan::of(first, mma, warps, columns, first.n / columns)?,
+        StagePlan::of(second, mma, warps, second.n.next_power_of_two().max(16), 1)?,
+    ])
 }
 
 /// Bytes of shared memory.
@@ -122,23 +110,34 @@ fn memory([first, second]: &[StagePlan; 2], rows: &TileRows) -> usize {
 
 impl StagePlan {
     /// With so many columns of C at a time, which `warps` share.
-    fn of(p: &Product, mma: MmaKind, warps: usize, columns: usize, chunks: usize) -> StagePlan {
+    fn of(p: &Product, mma: MmaKind, warps: usize, columns: usize, chunks: usize) -> Option<StagePlan> {
         let tile = TensorTile { warps: [ROWS / 16, warps], fragments: [1, columns / 8 / warps] };
-        // Sums as the product's own kernel has them, groups of warps from adjacent numbers.
-        let adjacent = match GemmKernel::of(p, mma) {
-            GemmKernel::Tensor { adjacent, .. } => adjacent,
-            _ => true,
+        // Sums in the order of the product's own kernel. Groups of warps always take adjacent numbers.
+        let (form, adjacent) = match GemmKernel::of(p, mma) {
+            GemmKernel::Tensor { form, adjacent, .. } => (form, adjacent),
+            GemmKernel::Groups { tile } => (tile.form, true),
+            GemmKernel::Simt { .. } | GemmKernel::Skinny { .. } => return None,
         };
-        let form = form(p).unwrap_or_default();
         let memory = SharedMemory::of(p, tile.size());
         let steps = p.k.div_ceil(memory.depth);
-        StagePlan {
+        Some(StagePlan {
             // Alone, the product is not cut along k. In these tiles it might be.
             plan: GemmPlan::unsplit(p, GemmKernel::Tensor { tile, form, adjacent }),
             steps,
             chunks,
             is_whole: p.k.is_multiple_of(memory.depth),
             bytes: [steps * memory.tiles[0], chunks * steps * memory.tiles[1]],
+        })
+    }
+
+    /// The rows that it takes from the product before. Where they are read number by number, eight rows that are read at once lie in
+    /// different banks.
+    fn passed(&self, first: &Product) -> TileRows {
+        match self.plan.way {
+            GemmKernel::Tensor { adjacent: false, .. } if first.dtype == DType::F32 => {
+                TileRows::apart(ROWS, first.n.next_multiple_of(BANKS) + 20, first.dtype)
+            }
+            _ => TileRows::of(ROWS, first.n, first.dtype),
         }
     }
 
@@ -193,11 +192,13 @@ pub(crate) fn run_stages(args: &mut CudaArgs<'_>, stages: [Stage<'_>; 2]) -> Res
         }
         return Err(Error::internal(args.op(), "no block has whole rows for the next product"));
     }
-    let mut plans = plans([first.product, second.product], args.mma());
+    let Some(mut plans) = plans([first.product, second.product], args.mma()) else {
+        return Err(Error::internal(args.op(), "no tensor core for the products"));
+    };
     for (plan, stage) in plans.iter_mut().zip(&stages) {
         plan.plan.align(args, stage.followers.tail);
     }
-    let passed = passed(first.product, second.product);
+    let passed = plans[1].passed(first.product);
     let normalised = second.followers.norm.map(|norm| plans[1].plan.rows(norm));
     let mut text = String::new();
     plans[0].write(&mut text, args, "first", &first, None, Some(&passed));
