@@ -2,17 +2,9 @@
 
 mod common;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use common::device;
+use common::{alone, device};
 use refrain::{DType, Generator, Step, Tensor};
 use refrain_nn::{Confusion, ConfusionMatrix};
-
-/// A GPU reports an id out of range to the next call on it, so tests run one at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn ids(seed: u64, classes: i64, count: usize) -> Tensor {
     Generator::new(&device(), seed).unwrap().randint(0, classes, count).unwrap()
