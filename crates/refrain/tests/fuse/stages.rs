@@ -182,8 +182,7 @@ fn products_of_row_major_factors_have_the_bits_of_eager_code() {
         for case in cases {
             let (precision, [m, k, hidden, n]) = case;
             let shapes: [&[usize]; 3] = [&[m, k], &[k, hidden], &[hidden, n]];
-            let state =
-                || (0..3).map(|i| filled(shapes[i as usize], DType::F32, i, &device)).collect::<Vec<_>>();
+            let state = || [0, 1, 2].map(|i| filled(shapes[i], DType::F32, i, &device)).to_vec();
             let run =
                 |state: &[Tensor], _: &Generator| Ok(vec![state[0].matmul(&state[1])?.matmul(&state[2])?]);
             let is_fused = |program: &str| of_two_products(program) == 1;
