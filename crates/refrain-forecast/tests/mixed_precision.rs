@@ -6,7 +6,6 @@ mod bench;
 mod common;
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bench::{StepBench, StepSizes, WalkBench, WalkOptions};
@@ -19,15 +18,10 @@ use refrain_forecast::models::patchtst::{
     FfnActivation, Mode, NormKind, NormPosition, PatchTst, PatchTstConfig, Positions,
 };
 use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
+use refrain_test::turn;
 
 const ROWS: usize = 12;
 const PATCHES: usize = 9;
-
-/// Tests that count the device's operations, and tests that run beside them, run one at a time.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn sizes() -> StepSizes {
     StepSizes { model: PatchTstConfig::small(40, 8, 4, 32, 4, 2, 64, 6), rows: ROWS }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{alone, device};
+use common::{device, turn};
 use refrain::{DeviceKind, Generator, Step};
 use refrain_nn::Batches;
 
@@ -17,7 +17,7 @@ fn taken(batches: &Batches, step: &mut Option<Step<'_>>, first: usize) -> Vec<Ve
 
 #[test]
 fn an_epoch_takes_each_sample_once_in_an_order_of_seed_and_epoch() {
-    let _alone = alone();
+    let _turn = turn();
     let device = device();
     let samples: Vec<i64> = (0..23).map(|i| 100 + 3 * i).collect();
     let make = |seed| Batches::new(samples.iter().copied(), 5, seed, &device).unwrap();
@@ -56,7 +56,7 @@ fn an_epoch_takes_each_sample_once_in_an_order_of_seed_and_epoch() {
 
 #[test]
 fn samples_come_in_order_if_asked_and_an_epoch_may_be_shorter_than_a_batch() {
-    let _alone = alone();
+    let _turn = turn();
     let device = device();
     let batches = Batches::new([6, 5, 4, 3, 2, 1, 0], 3, 0, &device).unwrap();
     batches.begin_in_order(0).unwrap();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{alone, device};
+use common::{device, turn};
 use refrain::{DType, Generator, Step, Tensor};
 use refrain_nn::{Confusion, ConfusionMatrix};
 
@@ -12,7 +12,7 @@ fn ids(seed: u64, classes: i64, count: usize) -> Tensor {
 
 #[test]
 fn metrics_of_any_number_of_classes_are_their_definitions() {
-    let _alone = alone();
+    let _turn = turn();
     for classes in [1usize, 2, 3, 17] {
         let matrix = ConfusionMatrix::new(classes, &device()).unwrap();
         let (mut truth, mut predicted) = (Vec::new(), Vec::new());
@@ -79,7 +79,7 @@ fn metrics_of_any_number_of_classes_are_their_definitions() {
 
 #[test]
 fn a_recorded_step_counts_as_eager_code_does() {
-    let _alone = alone();
+    let _turn = turn();
     let [eager, recorded] = [(); 2].map(|()| ConfusionMatrix::new(5, &device()).unwrap());
     let mut step = Step::new(&device(), |x: &[Tensor]| {
         recorded.update(&x[0], &x[1])?;
@@ -97,7 +97,7 @@ fn a_recorded_step_counts_as_eager_code_does() {
 
 #[test]
 fn wrong_arguments_are_errors() {
-    let _alone = alone();
+    let _turn = turn();
     assert!(ConfusionMatrix::new(0, &device()).is_err());
     let matrix = ConfusionMatrix::new(3, &device()).unwrap();
     let error = matrix.update(&ids(1, 3, 4), &ids(1, 3, 5)).unwrap_err().to_string();

@@ -5,12 +5,21 @@
 
 mod devices;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use devices::{Devices, device, devices};
 use refrain::{DType, Device, DeviceKind, Profile, Shape, Simulator, Tensor, bf16, f16};
 
 /// Whether NVIDIA's sanitizer runs the test (`REFRAIN_SANITIZER=1`), which makes it about a hundred times slower.
 pub fn sanitized() -> bool {
     std::env::var("REFRAIN_SANITIZER").is_ok_and(|v| v == "1")
+}
+
+/// Lets the tests of a program run one at a time: those that read a device's counters, and those beside one with an index out of
+/// range, which a GPU reports to the next call on it.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether every step records before each call (`REFRAIN_STRICT=1`): then tests that count recordings get other

@@ -5,16 +5,9 @@
 
 mod common;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use common::{assert_usable, devices, tensor, values};
+use common::{assert_usable, devices, tensor, turn, values};
 use refrain::custom::{CudaKernel, CustomOp, HostOperands, Spec};
 use refrain::{DType, Device, DeviceKind, Error, Result, Step, Tensor};
-
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Elements of a table by their ids, and whether each is positive: as bytes, of which true may be any but 0.
 #[derive(Clone, Debug)]
@@ -60,7 +53,7 @@ impl CustomOp for Pick {
 
 #[test]
 fn a_kernel_reports_what_is_wrong_with_values_and_the_device_stays_usable() {
-    let _alone = alone();
+    let _turn = turn();
     for device in devices() {
         let table = tensor(&[1.0, -2.0, 3.0], [3], DType::F32, &device);
         let ids = |ids: &[i64]| Tensor::from_slice(ids, [ids.len()], &device).unwrap();
@@ -93,7 +86,7 @@ fn a_kernel_reports_what_is_wrong_with_values_and_the_device_stays_usable() {
 
 #[test]
 fn a_bool_of_a_kernel_is_0_or_1_and_results_may_be_empty() {
-    let _alone = alone();
+    let _turn = turn();
     for device in devices() {
         let table = tensor(&[1.0, -2.0, 3.0], [3], DType::F32, &device);
         let ids = Tensor::from_slice(&[0i64, 1, 2], [3], &device).unwrap();
@@ -202,7 +195,7 @@ fn error_of(op: Wrong, x: &Tensor) -> Error {
 
 #[test]
 fn what_is_wrong_in_a_host_kernel_is_an_error_and_the_device_stays_usable() {
-    let _alone = alone();
+    let _turn = turn();
     for device in devices().filter(|device| device.kind() != DeviceKind::Cuda) {
         let x = tensor(&[1.0, 2.0, 3.0, 4.0], [2, 2], DType::F32, &device).transpose(0, 1).unwrap();
         let error = error_of(Wrong::Fails, &x);

@@ -1,18 +1,10 @@
 //! The reference cases of `tests/reference`; `make.py` there describes them.
 #![allow(dead_code, unused_imports)] // Each test file uses a part.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use refrain::{DType, Tensor};
-pub use refrain_test::{assert_close, assert_within, device, values};
+pub use refrain_test::{assert_close, assert_within, device, turn, values};
 use safetensors::SafeTensors;
 use serde_json::Value;
-
-/// Lets the tests of a program run one at a time where one of them has an index out of range: a GPU reports it to the next call.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A file of reference cases.
 pub struct Reference {

@@ -5,20 +5,13 @@ pub mod ranks;
 pub mod training;
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use refrain::{DType, Device, Error, Result, Step, Tensor};
-pub use refrain_test::{FLOATS, devices, kernels, sanitized, simulators, strict, tensor, values};
+pub use refrain_test::{FLOATS, devices, kernels, sanitized, simulators, strict, tensor, turn, values};
 
 /// The crate's folder, found when the test runs, since programs are also copied to other machines.
 pub fn folder() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).into()
-}
-
-/// Lets tests that read a device's counters run one at a time.
-pub fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn vector(values: &[f32], device: &Device) -> Tensor {
