@@ -1,4 +1,4 @@
-//! The backward pass of batch norm, with elementwise launches behind it in its last kernel, has the bits of the single launches.
+//! Batch norm and its backward pass, with elementwise launches behind them in their last kernels, have the bits of the single launches.
 
 use refrain::{DType, Device, Generator, Result, Step, Tensor};
 
@@ -43,7 +43,9 @@ fn run(case: Case, state: &[Tensor], random: &Generator) -> Result<Vec<Tensor>> 
     let mut numbers = Numbers(case.seed);
     let [x, other, dy, row, weight, bias, mean, var] = state else { unreachable!() };
     let leaves = [x, other, weight, bias].map(Tensor::detach);
-    leaves.iter().try_for_each(|t| t.set_requires_grad(true))?;
+    // Some parameters are frozen.
+    let trained = if numbers.below(4) == 0 { 2 } else { 4 };
+    leaves[..trained].iter().try_for_each(|t| t.set_requires_grad(true))?;
     let [x, other, weight, bias] = &leaves;
     let mut hidden = x.clone();
     for _ in 0..1 + numbers.below(3) {
@@ -58,6 +60,15 @@ fn run(case: Case, state: &[Tensor], random: &Generator) -> Result<Vec<Tensor>> 
     }
     let training = numbers.below(4) > 0;
     let mut y = hidden.batch_norm(weight, bias, mean, var, case.axis, training, 0.1, 1e-3)?;
+    for _ in 0..numbers.below(3) {
+        y = match numbers.below(6) {
+            0 | 1 => y.relu()?,
+            2 => y.dropout(0.2, random)?,
+            3 => y.add(other)?,
+            4 => y.mul(row)?,
+            _ => y.mul_scalar(1.3)?,
+        };
+    }
     if numbers.below(3) == 0 {
         // The gradient of batch norm is added to another one.
         y = y.add(&hidden.square()?)?;
@@ -71,7 +82,7 @@ fn run(case: Case, state: &[Tensor], random: &Generator) -> Result<Vec<Tensor>> 
 
 #[test]
 fn random_steps_with_batch_norm_have_the_bits_of_eager_code() {
-    let mut fused = 0;
+    let (mut forward, mut backward) = (0, 0);
     // Under a sanitizer, each kernel takes long.
     let seeds = if sanitized() { 4 } else { 3 * SHAPES.len() as u64 };
     let dtypes = [DType::F32, DType::BF16, DType::F16, DType::F64];
@@ -86,15 +97,57 @@ fn random_steps_with_batch_norm_have_the_bits_of_eager_code() {
                 let expected = bits(&run(case, &eager.0, &eager.1).unwrap());
                 let outputs = step.call(&[]).unwrap();
                 let found: Vec<Tensor> = (0..outputs.len()).map(|i| outputs.copy(i).unwrap()).collect();
-                let program = step.program().unwrap();
+                let program = step.program().unwrap().to_string();
                 assert_eq!(bits(&found), expected, "{device}, {case:?}, replay {replay}\n{program}");
-                fused += usize::from(program.to_string().contains("fused(batch_norm_backward"));
+                forward += usize::from(program.contains("fused(batch_norm, "));
+                backward += usize::from(program.contains("fused(batch_norm_backward"));
             }
             step.finish().unwrap();
         }
     }
     let all = fusing().count() * dtypes.len() * seeds as usize * 2;
-    assert!(2 * fused >= all, "only {fused} of {all} steps had batch norm with a tail");
+    assert!(2 * backward >= all, "only {backward} of {all} steps had the gradient of batch norm with a tail");
+    assert!(3 * forward >= all, "only {forward} of {all} steps had batch norm with a tail");
+}
+
+#[test]
+fn what_follows_batch_norm_joins_it_in_training_and_in_evaluation() {
+    for device in fusing() {
+        for (dtype, training) in [DType::F32, DType::BF16].into_iter().flat_map(|d| [(d, true), (d, false)]) {
+            for (shape, axis) in SHAPES {
+                let state = state(Case { seed: 1, shape, axis, dtype }, &device);
+                let [x, other, _, _, weight, bias, mean, var] = &state[..] else { unreachable!() };
+                let expected = x.batch_norm(
+                    weight,
+                    bias,
+                    &mean.copy().unwrap(),
+                    &var.copy().unwrap(),
+                    axis,
+                    training,
+                    0.1,
+                    1e-3,
+                );
+                let expected = expected.unwrap().relu().unwrap().add(other).unwrap();
+                let [mean, var] = [mean, var].map(|t| t.copy().unwrap());
+                let mut step = Step::new(&device, |_| {
+                    Ok(vec![
+                        x.batch_norm(weight, bias, &mean, &var, axis, training, 0.1, 1e-3)?
+                            .relu()?
+                            .add(other)?,
+                    ])
+                });
+                let found = step.call(&[]).unwrap().copy(0).unwrap();
+                let program = step.program().unwrap().to_string();
+                assert_eq!(
+                    bits(&[found]),
+                    bits(&[expected]),
+                    "{device}, {dtype} {shape:?} {axis}\n{program}"
+                );
+                assert!(program.contains("fused(batch_norm, relu, add)"), "{program}");
+                step.finish().unwrap();
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Batch norm on CUDA: the sums of each channel, then one pass over the elements.
 
+use smallvec::SmallVec;
+
 use super::BatchNorm;
 use crate::device::cuda::{
     CudaArgs, Elements, Following, Grid, KernelSpec, Pointer, Source, TailArgs, params,
@@ -12,19 +14,22 @@ use crate::kernels::reduction::cuda::{
 use crate::tensor::DType;
 
 const SUMS: &str = include_str!("sums.cu");
-const ELEMENTS: &str = include_str!("elements.cu");
 const RUNNING: &str = include_str!("running.cu");
+const ELEMENTS: &str = include_str!("elements.cu");
+const PASS: &str = include_str!("pass.cu");
 static RUNNING_ONLY: Source =
     Source { name: "batch_norm", parts: &[RUNNING, include_str!("running_only.cu")] };
 static MOMENTS_OF_CHANNELS: Source =
     Source { name: "batch_norm", parts: &[REDUCTION, MOMENTS, SUMS, MACHINE] };
 static FORWARD: Source = Source {
     name: "batch_norm",
-    parts: &[REDUCTION, MOMENTS, SUMS, MACHINE, RUNNING, ELEMENTS, include_str!("forward.cu")],
+    parts: &[REDUCTION, MOMENTS, SUMS, MACHINE, RUNNING, ELEMENTS, include_str!("forward.cu"), PASS],
 };
 static GRADIENT_SUMS: Source = Source { name: "batch_norm", parts: &[REDUCTION, SUMS, MACHINE] };
-static BACKWARD: Source =
-    Source { name: "batch_norm", parts: &[REDUCTION, SUMS, MACHINE, ELEMENTS, include_str!("backward.cu")] };
+static BACKWARD: Source = Source {
+    name: "batch_norm_backward",
+    parts: &[REDUCTION, SUMS, MACHINE, ELEMENTS, include_str!("backward.cu"), PASS],
+};
 
 params! {
     /// Mean and 1/std of running statistics.
@@ -38,37 +43,37 @@ params! {
     }
 
     struct BatchNormArgs {
-        x: Pointer = "const IN*",
-        weight: Pointer = "const PARAMETER*",
-        bias: Pointer = "const PARAMETER*",
-        means: Pointer = "COMPUTE*",
-        invs: Pointer = "COMPUTE*",
+        x: Pointer,
+        weight: Pointer,
+        bias: Pointer,
+        means: Pointer,
+        invs: Pointer,
         /// The sums that are merged, if MERGES. If RUNNING, the running statistics are those of `extra`.
         sums: Reduction<4>,
-        y: Pointer = "IN*",
+        y: Pointer,
         n: i64,
         channels: i64,
         inner: i64,
+        tail: [TailArgs; 1],
     }
 
-    struct BatchNormBackwardArgs<const TAILS: usize> {
-        x: Pointer = "const IN*",
-        weight: Pointer = "const PARAMETER*",
-        dy: Pointer = "const IN*",
-        means: Pointer = "const COMPUTE*",
-        invs: Pointer = "const COMPUTE*",
+    struct BatchNormBackwardArgs {
+        x: Pointer,
+        weight: Pointer,
+        dy: Pointer,
+        means: Pointer,
+        invs: Pointer,
         /// Of each channel, the sums of dy and of dy (x - mean) / std.
-        totals: Pointer = "const COMPUTE*",
+        totals: Pointer,
         /// The sums that are merged, if MERGES.
         sums: Reduction<4>,
-        dx: Pointer = "IN*",
+        dx: Pointer,
         /// 1 by the values of a channel.
         share: f64,
         n: i64,
         channels: i64,
         inner: i64,
-        /// Of a kernel with a tail one.
-        tail: [TailArgs; TAILS],
+        tail: [TailArgs; 1],
     }
 }
 
@@ -153,7 +158,7 @@ fn run_sums(
     }
 }
 
-/// A pass over the elements.
+/// A pass over the elements, forward or backward.
 struct Pass<'a> {
     extent: Extent,
     /// Those of elements and of parameters.
@@ -161,34 +166,41 @@ struct Pass<'a> {
     statistics: Statistics,
     /// Whether the results are added to.
     adds: bool,
-    /// Where elements are read and written.
+    /// Where elements are read and written. The last is the result.
     elements: &'a [Pointer],
     tail: Option<&'a dyn Following>,
 }
 
 impl Pass<'_> {
+    fn numel(&self) -> usize {
+        let Extent { outer, n: channels, inner } = self.extent;
+        outer * channels * inner
+    }
+
     /// Adds the constants of the kernel, and says how many blocks it wants.
     fn launch(&self, spec: KernelSpec, args: &CudaArgs<'_>) -> (KernelSpec, Grid) {
         let Pass { extent, dtypes, statistics, adds, elements, tail } = *self;
         let dtype = dtypes[0];
-        let Extent { outer, n: channels, inner } = extent;
+        let Extent { n: channels, inner, .. } = extent;
         let widest = 16 / dtype.size();
         let vec = if row(extent).is_multiple_of(widest) { widest } else { 1 };
-        let n = outer * channels * inner;
         let aligned = elements.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()))
             && tail.is_none_or(|tail| tail.is_aligned(args, vec));
         let spec = constants(spec, dtypes)
             .dtype("IN", dtype)
-            .word("INDEX", if n >= 1 << 30 { "u64" } else { "u32" })
+            .dtype("IN0", dtype)
+            .word("INDEX", if self.numel() >= 1 << 30 { "u64" } else { "u32" })
             .int("VEC", vec as i64)
             .int("ELEMENTS_AHEAD", ELEMENTS_AHEAD as i64)
             .flag("ALIGNED", aligned)
             .flag("INNER", inner != 1)
             .flag("ADD", adds)
             .flag("MERGES", statistics == Statistics::Merged)
-            .flag("RUNNING", statistics == Statistics::Running);
+            .flag("RUNNING", statistics == Statistics::Running)
+            .flag("TAIL", tail.is_some())
+            .flag("STORES", elements.last().is_some_and(|&y| y != Pointer::NOTHING));
         let multiprocessors = args.multiprocessors();
-        let whole = (n / vec).div_ceil(THREADS);
+        let whole = (self.numel() / vec).div_ceil(THREADS);
         // Blocks whose vectors are a whole number of rows of channels.
         let period = channels / gcd(channels, THREADS * vec);
         // Not if many would be left out.
@@ -208,61 +220,118 @@ impl Pass<'_> {
         };
         let blocks = if fixed(blocks) { blocks / period * period } else { blocks };
         let spec = spec.flag("FIXED", fixed(blocks));
+        let spec = match tail {
+            Some(tail) => spec.ahead(tail.text()),
+            None => spec,
+        };
         (spec, Grid::line(blocks, THREADS as u32))
     }
 }
 
+/// The forward pass, with the places of its operands and results.
+#[derive(Clone, Debug)]
+struct Forward {
+    op: BatchNorm,
+    /// Those of elements and of parameters.
+    dtypes: [DType; 2],
+    /// x, weight, bias, and the running mean and variance.
+    reads: [Pointer; 5],
+    /// y, mean and 1/std, and in training the new running mean and variance.
+    writes: SmallVec<[Pointer; 5]>,
+}
+
 pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
-    let Extent { outer, n: channels, inner } = op.extent;
-    if channels == 0 {
+    if op.extent.n == 0 {
         return Ok(());
     }
-    let dtypes = dtypes(args);
-    let (x, y) = (args.read(0), args.write(0));
-    let (means, invs) = (args.write(1), args.write(2));
-    let n = outer * channels * inner;
-    let mut sums = by_channel(args, op.extent, &[0]);
-    sums.extra.extend([args.read(3), args.read(4)]);
-    sums.scalars.extend([op.momentum, op.eps]);
-    let statistics = if op.training {
-        for o in 1..5 {
-            sums = sums.output(args, o);
+    let forward = Forward {
+        op: *op,
+        dtypes: dtypes(args),
+        reads: std::array::from_fn(|i| args.read(i)),
+        writes: (0..if op.training { 5 } else { 3 }).map(|o| args.write(o)).collect(),
+    };
+    if args.describes() {
+        args.describe_elements(Box::new(forward));
+        return Ok(());
+    }
+    forward.run(args, None)
+}
+
+impl Forward {
+    /// Runs what comes before the elements.
+    fn run_sums(&self, sums: &ReductionLaunch, args: &mut CudaArgs<'_>) -> Result<Statistics> {
+        let BatchNorm { extent, training, eps, .. } = self.op;
+        let channels = extent.n;
+        if training {
+            return run_sums(sums, args, &MOMENTS_OF_CHANNELS, self.dtypes, false);
         }
-        run_sums(&sums, args, &MOMENTS_OF_CHANNELS, dtypes, false)?
-    } else if channels <= THREADS && n > 0 {
-        Statistics::Running
-    } else {
-        let spec = constants(KernelSpec::new(&RUNNING_ONLY, "batch_norm_running"), dtypes);
-        let kernel_args = RunningArgs {
-            mean: args.read(3),
-            var: args.read(4),
-            means,
-            invs,
-            eps: op.eps,
-            channels: channels as i64,
-        };
+        if channels <= THREADS && extent.outer * extent.inner > 0 {
+            return Ok(Statistics::Running);
+        }
+        let spec = constants(KernelSpec::new(&RUNNING_ONLY, "batch_norm_running"), self.dtypes);
+        let [_, _, _, mean, var] = self.reads;
+        let [means, invs] = [self.writes[1], self.writes[2]];
+        let kernel_args = RunningArgs { mean, var, means, invs, eps, channels: channels as i64 };
         args.kernel(spec, Grid::line(channels.div_ceil(THREADS), THREADS as u32), &kernel_args)?;
-        Statistics::Stored
-    };
-    if n == 0 {
-        return Ok(());
+        Ok(Statistics::Stored)
     }
-    let spec = KernelSpec::new(&FORWARD, "batch_norm").flag("BACKWARD", false).dtype("IN0", dtypes[0]);
-    let pass = Pass { extent: op.extent, dtypes, statistics, adds: false, elements: &[x, y], tail: None };
-    let (spec, grid) = pass.launch(spec, args);
-    let kernel_args = BatchNormArgs {
-        x,
-        weight: args.read(1),
-        bias: args.read(2),
-        means,
-        invs,
-        sums: sums.consumer_args(args)?,
-        y,
-        n: n as i64,
-        channels: channels as i64,
-        inner: inner as i64,
-    };
-    args.kernel(spec, grid, &kernel_args)
+}
+
+impl Elements for Forward {
+    fn row(&self) -> usize {
+        row(self.op.extent)
+    }
+
+    fn moved(&self, reads: &[Pointer], writes: &[Pointer]) -> Option<Box<dyn Elements>> {
+        let mut moved = self.clone();
+        for pointer in moved.reads.iter_mut().chain(&mut moved.writes) {
+            *pointer = pointer.moved(reads, writes)?;
+        }
+        Some(Box::new(moved))
+    }
+
+    fn workspace(&self) -> usize {
+        if self.op.training { workspace(self.op.extent, self.dtypes[0]) } else { 0 }
+    }
+
+    fn run(&self, args: &mut CudaArgs<'_>, tail: Option<&dyn Following>) -> Result<()> {
+        let BatchNorm { extent, training, momentum, eps } = self.op;
+        let [x, weight, bias, mean, var] = self.reads;
+        let y = self.writes[0];
+        let mut sums = by_channel(args, extent, &[]);
+        sums.inputs.push((x, self.dtypes[0]));
+        sums.extra.extend([mean, var]);
+        sums.scalars.extend([momentum, eps]);
+        if training {
+            sums.outputs.extend(self.writes[1..].iter().map(|&o| (o, false)));
+        }
+        let statistics = self.run_sums(&sums, args)?;
+        let elements = [x, y];
+        let pass = Pass { extent, dtypes: self.dtypes, statistics, adds: false, elements: &elements, tail };
+        if pass.numel() == 0 {
+            return Ok(());
+        }
+        let spec = KernelSpec::new(&FORWARD, "batch_norm_pass").flag("BACKWARD", false);
+        let (spec, grid) = pass.launch(spec, args);
+        let kernel_args = BatchNormArgs {
+            x,
+            weight,
+            bias,
+            means: self.writes[1],
+            invs: self.writes[2],
+            sums: sums.consumer_args(args)?,
+            y,
+            n: pass.numel() as i64,
+            channels: extent.n as i64,
+            inner: extent.inner as i64,
+            tail: [tail.map_or(TailArgs::NONE, |tail| tail.args(args))],
+        };
+        args.kernel(spec, grid, &kernel_args)
+    }
+
+    fn boxed(&self) -> Box<dyn Elements> {
+        Box::new(self.clone())
+    }
 }
 
 /// The backward pass, with the places of its operands and results.
@@ -299,43 +368,6 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     backward.run(args, None)
 }
 
-impl Backward {
-    /// The number of elements.
-    fn elements(&self) -> usize {
-        let Extent { outer, n: channels, inner } = self.extent;
-        outer * channels * inner
-    }
-
-    /// Where the unmodified sums are stored.
-    fn totals(&self) -> Pointer {
-        Pointer::WORKSPACE.plus(states(self.extent, self.dtypes[0]))
-    }
-
-    fn kernel_args<const TAILS: usize>(
-        &self,
-        sums: Reduction<4>,
-        tail: [TailArgs; TAILS],
-    ) -> BatchNormBackwardArgs<TAILS> {
-        let [x, weight, dy, means, invs] = self.reads;
-        let Extent { outer, n: channels, inner } = self.extent;
-        BatchNormBackwardArgs {
-            x,
-            weight,
-            dy,
-            means,
-            invs,
-            totals: self.totals(),
-            sums,
-            dx: self.writes[0],
-            share: 1.0 / (outer * inner) as f64,
-            n: self.elements() as i64,
-            channels: channels as i64,
-            inner: inner as i64,
-            tail,
-        }
-    }
-}
-
 impl Elements for Backward {
     fn row(&self) -> usize {
         row(self.extent)
@@ -355,31 +387,39 @@ impl Elements for Backward {
 
     fn run(&self, args: &mut CudaArgs<'_>, tail: Option<&dyn Following>) -> Result<()> {
         let Backward { extent, training, dtypes, .. } = *self;
-        let [x, _, dy, means, invs] = self.reads;
+        let [x, weight, dy, means, invs] = self.reads;
         let [dx, dweight, dbias] = self.writes;
+        // Where the unmodified sums are stored.
+        let totals = Pointer::WORKSPACE.plus(states(extent, dtypes[0]));
         let mut sums = by_channel(args, extent, &[]);
         sums.inputs.extend([(x, dtypes[0]), (dy, dtypes[0])]);
         sums.outputs.extend([(dweight, self.adds[1]), (dbias, self.adds[2])]);
-        sums.extra.extend([means, invs, self.totals()]);
+        sums.extra.extend([means, invs, totals]);
         let statistics = run_sums(&sums, args, &GRADIENT_SUMS, dtypes, true)?;
-        if self.elements() == 0 {
+        let elements = [x, dy, dx];
+        let pass = Pass { extent, dtypes, statistics, adds: self.adds[0], elements: &elements, tail };
+        if pass.numel() == 0 {
             return Ok(());
         }
-        let spec = KernelSpec::new(&BACKWARD, "batch_norm_backward")
-            .flag("BACKWARD", true)
-            .flag("TRAINING", training)
-            .flag("STORES", dx != Pointer::NOTHING)
-            .flag("TAIL", tail.is_some());
-        let pass = Pass { extent, dtypes, statistics, adds: self.adds[0], elements: &[x, dy, dx], tail };
+        let spec =
+            KernelSpec::new(&BACKWARD, "batch_norm_pass").flag("BACKWARD", true).flag("TRAINING", training);
         let (spec, grid) = pass.launch(spec, args);
-        let sums = sums.consumer_args(args)?;
-        match tail {
-            None => args.kernel(spec, grid, &self.kernel_args(sums, [])),
-            Some(tail) => {
-                let kernel_args = self.kernel_args(sums, [tail.args(args)]);
-                args.kernel(spec.ahead(tail.text()), grid, &kernel_args)
-            }
-        }
+        let kernel_args = BatchNormBackwardArgs {
+            x,
+            weight,
+            dy,
+            means,
+            invs,
+            totals,
+            sums: sums.consumer_args(args)?,
+            dx,
+            share: 1.0 / (extent.outer * extent.inner) as f64,
+            n: pass.numel() as i64,
+            channels: extent.n as i64,
+            inner: extent.inner as i64,
+            tail: [tail.map_or(TailArgs::NONE, |tail| tail.args(args))],
+        };
+        args.kernel(spec, grid, &kernel_args)
     }
 
     fn boxed(&self) -> Box<dyn Elements> {

@@ -1,9 +1,12 @@
-// Batch norm element by element. Constants: COMPUTE (the arithmetic), IN (dtype of elements), PARAMETER (of parameters),
-// INDEX (the type of offsets), VEC (elements that a thread takes at once, of one channel each or all of one), ELEMENTS_AHEAD
-// (such vectors that a thread loads before it computes), ALIGNED (whether they can be loaded at once), INNER (whether values
-// of a channel are neighbours), ADD, MERGES (whether each block merges the partial sums of all channels, of which there are at
-// most THREADS; one block stores the results, when its elements are done), RUNNING (whether each block computes with the
-// running statistics of all channels, of which there are at most THREADS).
+// Batch norm element by element, forward and backward. Constants: COMPUTE (the arithmetic), IN (dtype of elements), PARAMETER (of
+// parameters), INDEX (the type of offsets), VEC (elements that a thread takes at once, of one channel each or all of one), ALIGNED
+// (whether they can be loaded at once), ADD, MERGES (whether each block merges the partial sums of all channels, of which there are
+// at most THREADS; one block stores the results, when its elements are done), RUNNING (whether each block computes with the running
+// statistics of all channels, of which there are at most THREADS), TAIL (whether elementwise kernels follow, as tail.cu says), STORES
+// (whether the result is stored, or read by the tail alone).
+//
+// The text behind this one (forward.cu, backward.cu) says what is computed, by `Args`, `Loaded`, `Channel`, `Channels` and `Found`; the
+// pass over all elements (pass.cu) follows.
 
 #define THREADS MERGE_THREADS
 
@@ -16,12 +19,6 @@ DEVICE void fetch(COMPUTE* x, const IN* p) {
         #pragma unroll
         for (int i = 0; i < VEC; i++) x[i] = to<COMPUTE>(p[i]);
     }
-}
-
-// Those at `at`, and at each `step` from there, as far as they come before n.
-DEVICE void fetch_ahead(COMPUTE (*x)[VEC], const IN* p, INDEX at, INDEX step, INDEX n) {
-    #pragma unroll
-    for (int k = 0; k < ELEMENTS_AHEAD; k++) if (at + k * step < n) fetch(x[k], p + at + k * step);
 }
 
 // What is stored at `p` of the values y, or of their sums with what lies there, if ADD.
@@ -45,11 +42,13 @@ DEVICE void put_all(IN* p, const vec<IN, VEC>& v) {
     }
 }
 
-// The channel of the first of the elements at `at`.
-DEVICE INDEX channel_of(INDEX at, INDEX channels, INDEX inner) { return (INNER ? at / inner : at) % channels; }
-
-// Those of the vectors at `at`, and at each `step` from there.
-DEVICE void channels_of(INDEX* c, INDEX at, INDEX step, INDEX channels, INDEX inner) {
-    #pragma unroll
-    for (int k = 0; k < ELEMENTS_AHEAD; k++) c[k] = k > 0 && FIXED ? c[0] : channel_of(at + k * step, channels, inner);
+#if !TAIL
+namespace tail {
+struct Begun {};
+template <typename A> DEVICE Begun begin(const A&) { return {}; }
+template <int N> struct Operands {};
+template <int N, bool WHOLE, typename A> DEVICE Operands<N> fetch(const A&, i64, int, int) { return {}; }
+template <int N, bool WHOLE, typename A, typename T>
+DEVICE vec<T, N> follow(const A&, const Begun&, i64, int, int, const Operands<N>&, const vec<T, N>& c, const vec<T, N>&) { return c; }
 }
+#endif

@@ -1,71 +1,71 @@
-// Elements of batch norm, by the statistics of their channels. Constants: those of elements.cu.
+// Batch norm of elements, by the statistics of their channels. Constants: those of elements.cu.
 
-KERNEL_THAT_WAITS(batch_norm, BatchNormArgs, p, __launch_bounds__(THREADS)) {
-    const IN* __restrict__ x = p.x;
-    const PARAMETER *__restrict__ weight = p.weight, *__restrict__ bias = p.bias;
-    IN* __restrict__ y = p.y;
-    const INDEX n = (INDEX)p.n, channels = (INDEX)p.channels, inner = (INDEX)p.inner;
-    const INDEX step = (INDEX)gridDim.x * THREADS * VEC;
-    INDEX at = ((INDEX)blockIdx.x * THREADS + threadIdx.x) * VEC;
-    INDEX channel[ELEMENTS_AHEAD];
-    channels_of(channel, at, step, channels, inner);
-    take_turn();
-    COMPUTE v[ELEMENTS_AHEAD][VEC];
-    // Loads that do not need the statistics are on their way while those are merged.
-    fetch_ahead(v, x, at, step, n);
+typedef BatchNormArgs Args;
+
+// Elements of one vector, as they are loaded.
+struct Loaded { COMPUTE x[VEC]; };
+DEVICE void load_all(Loaded& v, const Args& p, INDEX at) { fetch(v.x, reinterpret_cast<const IN*>(p.x) + at); }
+
+// How an element of a channel is normalised.
+struct Channel { COMPUTE mean, scale, shift; };
+DEVICE COMPUTE apply(const Loaded& v, int i, const Channel& c) { return (v.x[i] - c.mean) * c.scale + c.shift; }
+DEVICE IN* result_of(const Args& p) { return reinterpret_cast<IN*>(p.y); }
+
+// All channels, for a block.
+struct Channels {
 #if MERGES || RUNNING
-    __shared__ COMPUTE mean_of[THREADS], scale_of[THREADS], shift_of[THREADS];
-    const int own = threadIdx.x < channels ? threadIdx.x : 0;
-    const COMPUTE own_weight = to<COMPUTE>(weight[own]);
-    shift_of[threadIdx.x] = to<COMPUTE>(bias[own]);
+    COMPUTE mean[THREADS], scale[THREADS], shift[THREADS];
+#endif
+    DEVICE Channel of(const Args& p, INDEX c) const {
+#if MERGES || RUNNING
+        return {mean[c], scale[c], shift[c]};
+#else
+        return {
+            reinterpret_cast<const COMPUTE*>(p.means)[c],
+            to<COMPUTE>(reinterpret_cast<const PARAMETER*>(p.weight)[c]) * reinterpret_cast<const COMPUTE*>(p.invs)[c],
+            to<COMPUTE>(reinterpret_cast<const PARAMETER*>(p.bias)[c])
+        };
+#endif
+    }
+};
+
+// What one block stores when its elements are done.
+struct Found {
+#if MERGES
+    Statistics batch;
+    bool has_channel;
+    DEVICE void store(const Args& p) const { if (has_channel) store_statistics(p.sums, threadIdx.x, batch); }
+#else
+    DEVICE void store(const Args&) const {}
+#endif
+};
+
+// Fills `channels`. All threads of the block take part.
+DEVICE Found find(const Args& p, Channels& channels) {
+    Found found;
+#if MERGES || RUNNING
+    const int own = threadIdx.x < (int)p.channels ? threadIdx.x : 0;
+    const COMPUTE own_weight = to<COMPUTE>(reinterpret_cast<const PARAMETER*>(p.weight)[own]);
+    channels.shift[threadIdx.x] = to<COMPUTE>(reinterpret_cast<const PARAMETER*>(p.bias)[own]);
 #endif
 #if MERGES
     const double pivot = pivot_of(p.sums, own), share = 1.0 / (double)p.sums.elements;
-    Statistics batch;
     State sums;
-    const bool has_channel = merge_partials(p.sums, 0, sums);
-    if (has_channel) {
-        batch = statistics(p.sums, pivot, share, sums);
-        mean_of[threadIdx.x] = from<COMPUTE>(batch.mean);
-        scale_of[threadIdx.x] = own_weight * from<COMPUTE>(batch.inv);
+    found.has_channel = merge_partials(p.sums, 0, sums);
+    if (found.has_channel) {
+        found.batch = statistics(p.sums, pivot, share, sums);
+        channels.mean[threadIdx.x] = from<COMPUTE>(found.batch.mean);
+        channels.scale[threadIdx.x] = own_weight * from<COMPUTE>(found.batch.inv);
     }
     __syncthreads();
 #elif RUNNING
     Running running(extra<PARAMETER>(p.sums, 0), extra<PARAMETER>(p.sums, 1), own, p.sums.s[1]);
-    mean_of[threadIdx.x] = running.mean;
-    scale_of[threadIdx.x] = own_weight * running.inv;
-    if (blockIdx.x == 0 && threadIdx.x < channels) running.store(p.means, p.invs, own);
+    channels.mean[threadIdx.x] = running.mean;
+    channels.scale[threadIdx.x] = own_weight * running.inv;
+    if (blockIdx.x == 0 && threadIdx.x < p.channels) {
+        running.store(reinterpret_cast<COMPUTE*>(p.means), reinterpret_cast<COMPUTE*>(p.invs), own);
+    }
     __syncthreads();
 #endif
-    struct Affine { COMPUTE mean, scale, shift; };
-    auto affine_of = [&](INDEX c) -> Affine {
-#if MERGES || RUNNING
-        return {mean_of[c], scale_of[c], shift_of[c]};
-#else
-        return {p.means[c], to<COMPUTE>(weight[c]) * p.invs[c], to<COMPUTE>(bias[c])};
-#endif
-    };
-    Affine kept[FIXED ? VEC : 1];
-    #pragma unroll
-    for (int i = 0; i < VEC; i++) if (FIXED) kept[i] = affine_of(channel[0] + i);
-    while (at < n) {
-        #pragma unroll
-        for (int k = 0; k < ELEMENTS_AHEAD; k++) {
-            const INDEX place = at + k * step;
-            if (place < n) {
-                #pragma unroll
-                for (int i = 0; i < VEC; i++) {
-                    const Affine a = FIXED ? kept[FIXED ? i : 0] : affine_of(INNER ? channel[k] : channel[k] + i);
-                    v[k][i] = (v[k][i] - a.mean) * a.scale + a.shift;
-                }
-                put_all(y + place, stored(y + place, v[k]));
-            }
-        }
-        at += ELEMENTS_AHEAD * step;
-        if (!FIXED) channels_of(channel, at, step, channels, inner);
-        fetch_ahead(v, x, at, step, n);
-    }
-#if MERGES
-    if (blockIdx.x == 0 && has_channel) store_statistics(p.sums, threadIdx.x, batch);
-#endif
+    return found;
 }

@@ -390,7 +390,10 @@ impl<'a> Build<'a> {
                     results[result]?;
                     self.values[value].write
                 }
-                None if (self.operands.is_inner)(access.place) => return None,
+                // Elements may be computed from what they also store, such as statistics.
+                None if (self.operands.is_inner)(access.place) && !matches!(work, Work::Elements(_)) => {
+                    return None;
+                }
                 None => {
                     self.operands.writes.push((access.clone(), *mode));
                     Some(self.operands.writes.len() - 1)
@@ -518,7 +521,9 @@ impl<'a> Build<'a> {
         };
         let rows = self.operands.rows(access).flatten().map(Place::Write);
         let place = match (access.place, self.known(access)) {
-            (StorageRef::Temporary(t), _) if (self.operands.is_inner)(access.place) => inner(t),
+            (StorageRef::Temporary(t), _) if (self.operands.is_inner)(access.place) => {
+                inner(t).or_else(whole)
+            }
             _ if rows.is_some() => rows,
             (_, Some(v)) => {
                 let Value { read, write, .. } = self.values[v];
