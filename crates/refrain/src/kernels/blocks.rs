@@ -5,7 +5,7 @@ use crate::device::cpu::numeric::{Real, Stored, convert, store};
 use crate::device::cpu::scratch::with_scratch;
 
 /// Elements that are converted at a time. They stay in the L1 cache.
-const BLOCK: usize = 2048;
+const BLOCK: usize = 512;
 
 /// What computes rows: it takes the number of the first one, the operands, the result, and whether to add to it.
 pub(crate) type RowKernel<'a, R, const K: usize> = &'a mut dyn FnMut(usize, [Runs<'_, R>; K], &mut [R], bool);

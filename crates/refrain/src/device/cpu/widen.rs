@@ -87,12 +87,12 @@ fn rounded_to<T: Stored, R: Real>(x: &[R]) -> Scratch<R> {
 }
 
 /// Lets `f` write a result in the arithmetic type (or, with `keep`, add to it), and rounds it once to the stored
-/// type.
+/// type. Without `keep`, `f` gets unspecified elements and writes all of them.
 pub(crate) fn narrow<T: Stored, R: Real, O>(y: &mut [T], keep: bool, f: impl FnOnce(&mut [R]) -> O) -> O {
     if let Some(same) = R::same_mut(y) {
         return f(same);
     }
-    let mut wide = Scratch::filled(y.len(), R::ZERO);
+    let mut wide = Scratch::new(y.len());
     if keep {
         convert(y, &mut wide);
     }

@@ -7,42 +7,32 @@ use rayon::prelude::*;
 use super::{Linear, rows};
 use crate::device::HostArgs;
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
-use crate::device::cpu::numeric::{Number, Real, Stored};
+use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Bf16Operand, Widened, narrow, output};
 use crate::error::Result;
-use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Paired, Single};
+use crate::kernels::products::host::{
+    self as gemm, Accumulate, BLOCK_M, Epilogue, Matrix, MatrixMut, Packed, Paired, Single,
+};
 use crate::tensor::DType;
 
-/// Elements of a copy in f32 that stay in the L2 cache, and are a small buffer of scratch memory.
-const PIECE: usize = 1 << 17;
-/// With fewer rows at a time, the weight would be packed too often.
-const LEAST_ROWS: usize = 512;
-/// Elements of a copy in f32 that exceed the L3 cache's share. Smaller copies stay in it from one launch to the next.
-const LARGE: usize = 1 << 21;
+/// Elements in f32 that stay in the L2 cache, beside a packed weight.
+const PIECE: usize = 1 << 16;
+/// Elements of the largest weight that is packed whole.
+const LARGEST: usize = 1 << 18;
+/// Sums of more terms may be split, in a way that depends on the number of rows.
+const LONGEST: usize = 1 << 9;
 
-/// The rows to compute at a time, if operand 0 and result 0 have the same dtype of 16 bits: their f32 numbers then stay in cache.
-/// `None` if all rows together are better. The bits are the same, because a row of a product does not depend on how many there are,
-/// unless there is only one.
-fn rows_at_a_time(args: &HostArgs<'_>, [m, k, n]: [usize; 3]) -> Option<usize> {
-    let width = k.max(n);
-    let mut count = PIECE / width.max(1);
+/// The rows to compute at a time, if operand 0 and the `results` results have the same dtype of 16 bits: their f32 numbers then stay
+/// in cache. `None` if all rows together are better. The bits are the same, because a row of a product does not depend on how many
+/// there are.
+fn rows_at_a_time(args: &HostArgs<'_>, results: usize, [m, k, n]: [usize; 3]) -> Option<usize> {
+    let count = (PIECE / (k + results * n).max(1) / BLOCK_M).max(1) * BLOCK_M;
     // A product divides its rows further than that.
-    let too_few = |count: usize| parallel::threads() > 1 && m.div_ceil(count) < 2 * parallel::threads();
+    let too_few = parallel::threads() > 1 && m.div_ceil(count) < 2 * parallel::threads();
     let is_narrow = matches!(args.write_dtype(0), DType::F16 | DType::BF16);
-    if !is_narrow
-        || args.read_dtype(0) != args.write_dtype(0)
-        || count < LEAST_ROWS
-        || m * width < LARGE
-        || n == 0
-        || too_few(count)
-    {
-        return None;
-    }
-    while m % count == 1 {
-        count -= 1;
-    }
-    Some(count)
+    let suits = is_narrow && args.read_dtype(0) == args.write_dtype(0) && n > 0;
+    (suits && m > count && k <= LONGEST && k * n <= LARGEST && !too_few).then_some(count)
 }
 
 /// Calls `body` with the first row and the results of `count` rows at a time, each with `n` elements, on all threads.
@@ -61,50 +51,54 @@ fn by_rows<T: Send>(
     }
 }
 
-/// The second factor of a product of 16 bits: a weight or, if it is `transposed`, its transpose, whose rows meet the rows of the first
-/// factor.
-enum Factor<'a> {
-    Pairs(Bf16Pairs, Paired),
-    Wide { w: Widened<'a, f32>, transposed: bool },
+/// The second factor of a product of 16 bits, packed.
+enum Factor {
+    Pairs(Bf16Pairs, Packed<f32>),
+    Wide(Packed<f32>),
 }
 
-impl<'a> Factor<'a> {
-    /// Operand 1, of `n` rows and `k` columns, for a first factor of `m` rows.
-    fn of(args: &HostArgs<'a>, [m, n, k]: [usize; 3], transposed: bool) -> Result<Factor<'a>> {
-        let dtype = args.read_dtype(0);
-        Ok(match Bf16Pairs::for_product(dtype, m, if transposed { k } else { n }) {
-            None => Factor::Wide { w: Widened::rounded(args, 1, dtype)?, transposed },
+impl Factor {
+    /// Operand 1, a weight, or its transpose, with a bias. Its rows meet the `m` rows of the first factor.
+    fn of(args: &HostArgs<'_>, m: usize, is_transposed: bool, bias: Option<&[f32]>) -> Result<Factor> {
+        fn oriented<'a, T>(w: &'a [T], args: &HostArgs<'_>, is_transposed: bool) -> Matrix<'a, T> {
+            let shape = args.read_shape(1);
+            let w = Matrix::row_major(w, shape[0], shape[1]);
+            if is_transposed { w.t() } else { w }
+        }
+        let (shape, dtype) = (args.read_shape(1), args.read_dtype(0));
+        Ok(match Bf16Pairs::for_product(dtype, m, shape[usize::from(is_transposed)]) {
+            None => {
+                let w = Widened::<f32>::rounded(args, 1, dtype)?;
+                Factor::Wide(Packed::of(Single, oriented(w.get(), args, is_transposed).t(), bias))
+            }
             Some(pairs) => {
                 let w = Bf16Operand::of(args, 1)?;
-                let w = Matrix::row_major(w.get(), n, k);
-                Factor::Pairs(pairs, Paired::of(if transposed { w.t() } else { w }))
+                let w = Paired::of(oriented(w.get(), args, is_transposed));
+                Factor::Pairs(pairs, Packed::of(pairs, w.matrix().t(), bias))
             }
         })
     }
 
-    /// `y = x f^T`, where `f` is this factor, of `n` rows and `k` columns.
+    /// `y = x f^T`, where `f` is this factor. A row of `x` has `k` elements.
     fn product<T: Stored>(
         &self,
         x: &[T],
-        [n, k]: [usize; 2],
+        k: usize,
         y: &mut [f32],
         accumulate: Accumulate,
         epilogue: Epilogue<'_, f32>,
     ) {
-        let m = y.len() / n;
-        let y = MatrixMut::row_major(y, m, n);
+        let (Factor::Pairs(_, w) | Factor::Wide(w)) = self;
+        let m = y.len() / w.columns();
+        let y = MatrixMut::row_major(y, m, w.columns());
         match (self, bf16::same(x)) {
             (Factor::Pairs(pairs, w), Some(x)) => {
                 let x = Paired::of(Matrix::row_major(x, m, k));
-                gemm::gemm(*pairs, x.matrix(), w.matrix().t(), y, accumulate, epilogue);
+                w.product(*pairs, x.matrix(), y, accumulate, epilogue);
             }
-            (Factor::Wide { w, transposed }, _) => {
+            (Factor::Wide(w), _) => {
                 let x = Widened::of(x);
-                let w = match *transposed {
-                    true => Matrix::row_major(w.get(), k, n),
-                    false => Matrix::row_major(w.get(), n, k).t(),
-                };
-                gemm::gemm(Single, Matrix::row_major(x.get(), m, k), w, y, accumulate, epilogue);
+                w.product(Single, Matrix::row_major(x.get(), m, k), y, accumulate, epilogue);
             }
             (Factor::Pairs(..), None) => unreachable!("pairs are those of bf16"),
         }
@@ -115,7 +109,8 @@ pub(super) fn forward(op: &Linear, args: &HostArgs<'_>) -> Result<()> {
     let (m, k, n) = (rows(args.read_shape(0)), args.read_shape(1)[1], args.read_shape(1)[0]);
     let dtype = args.write_dtype(0);
     let residual_fits = !op.residual || args.read_dtype(2 + usize::from(op.bias)) == dtype;
-    match rows_at_a_time(args, [m, k, n]).filter(|_| residual_fits) {
+    let results = 1 + usize::from(op.keep);
+    match rows_at_a_time(args, results, [m, k, n]).filter(|_| residual_fits) {
         Some(count) if dtype == DType::BF16 => return forward_by_rows::<bf16>(op, args, [m, k, n], count),
         Some(count) => return forward_by_rows::<f16>(op, args, [m, k, n], count),
         None => {}
@@ -151,8 +146,9 @@ fn forward_by_rows<T: Stored>(
     [m, k, n]: [usize; 3],
     count: usize,
 ) -> Result<()> {
-    let (x, w) = (args.read::<T>(0)?, Factor::of(args, [m, n, k], false)?);
     let bias = if op.bias { Some(Widened::<f32>::operand(args, 2)?) } else { None };
+    let w = Factor::of(args, m, false, bias.as_ref().map(Widened::get))?;
+    let x = args.read::<T>(0)?;
     let residual = if op.residual { Some(args.read::<T>(2 + usize::from(op.bias))?) } else { None };
     let y = args.write::<T>(0)?;
     let z = if op.keep { Some(args.write::<T>(1)?) } else { None };
@@ -162,8 +158,8 @@ fn forward_by_rows<T: Stored>(
         let residual = residual.map(|r| Widened::<f32>::of(&r[first * n..][..m * n]));
         narrow(y, false, |y| {
             let mut run = |z: Option<&mut [f32]>| {
-                let epilogue = epilogue(op, bias.as_ref(), residual.as_ref(), z, [m, n]);
-                w.product(x, [n, k], y, Accumulate::Replace, epilogue);
+                let epilogue = epilogue(op, None, residual.as_ref(), z, [m, n]);
+                w.product(x, k, y, Accumulate::Replace, epilogue);
             };
             match z {
                 None => run(None),
@@ -219,7 +215,7 @@ fn finish<R: Real>(
 
 pub(super) fn input_gradient(args: &HostArgs<'_>) -> Result<()> {
     let (m, n, k) = (rows(args.read_shape(0)), args.read_shape(1)[0], args.read_shape(1)[1]);
-    match rows_at_a_time(args, [m, n, k]) {
+    match rows_at_a_time(args, 1, [m, n, k]) {
         Some(count) if args.read_dtype(0) == DType::BF16 => {
             return input_gradient_by_rows::<bf16>(args, [m, n, k], count);
         }
@@ -251,11 +247,11 @@ pub(super) fn input_gradient(args: &HostArgs<'_>) -> Result<()> {
 }
 
 fn input_gradient_by_rows<T: Stored>(args: &HostArgs<'_>, [m, n, k]: [usize; 3], count: usize) -> Result<()> {
-    let (dy, w) = (args.read::<T>(0)?, Factor::of(args, [m, n, k], true)?);
+    let (dy, w) = (args.read::<T>(0)?, Factor::of(args, m, true, None)?);
     let (accumulates, mode) = (args.accumulate(0), Accumulate::of(args, 0));
     by_rows(args.write::<T>(0)?, None, [count, k], |first, dx, _| {
         let dy = &dy[first * n..][..dx.len() / k * n];
-        narrow(dx, accumulates, |dx| w.product(dy, [k, n], dx, mode, Epilogue::default()));
+        narrow(dx, accumulates, |dx| w.product(dy, n, dx, mode, Epilogue::default()));
     });
     Ok(())
 }
@@ -280,9 +276,13 @@ pub(super) fn weight_gradient(bias: bool, args: &HostArgs<'_>) -> Result<()> {
     let (n, k) = (args.write_shape(0)[0], args.write_shape(0)[1]);
     let m = rows(args.read_shape(0));
     match args.read_dtype(0) {
-        DType::F64 => weight_gradient_in::<f64>(bias, args, [m, n, k]),
+        DType::F64 => weight_gradient_of::<f64, f64>(bias, args, [m, n, k]),
         dtype => match Bf16Pairs::for_product(dtype, n, k) {
-            None => weight_gradient_in::<f32>(bias, args, [m, n, k]),
+            None if args.read_dtype(1) != dtype => {
+                let (dy, x) = (Widened::operand(args, 0)?, Widened::rounded(args, 1, dtype)?);
+                weight_gradient_from::<f32, f32>(bias, args, [m, n, k], dy.get(), x.get())
+            }
+            None => with_float!(args, dtype, T, R => weight_gradient_of::<T, R>(bias, args, [m, n, k])),
             Some(pairs) => {
                 let (dy, x) = (Bf16Operand::of(args, 0)?, Bf16Operand::of(args, 1)?);
                 let dy = Paired::of(Matrix::row_major(dy.get(), m, n).t());
@@ -295,11 +295,19 @@ pub(super) fn weight_gradient(bias: bool, args: &HostArgs<'_>) -> Result<()> {
     }
 }
 
-fn weight_gradient_in<R: Real>(bias: bool, args: &HostArgs<'_>, [m, n, k]: [usize; 3]) -> Result<()> {
-    let dy = Widened::<R>::operand(args, 0)?;
-    let x = Widened::<R>::rounded(args, 1, args.read_dtype(0))?;
-    let (dy, x) = (Matrix::row_major(dy.get(), m, n), Matrix::row_major(x.get(), m, k));
-    parameter_gradients(bias, args, [n, k], |dw, db, mode| {
+fn weight_gradient_of<T: Stored, R: Real>(bias: bool, args: &HostArgs<'_>, sizes: [usize; 3]) -> Result<()> {
+    weight_gradient_from::<T, R>(bias, args, sizes, args.read(0)?, args.read(1)?)
+}
+
+fn weight_gradient_from<T: Stored, R: Real>(
+    bias: bool,
+    args: &HostArgs<'_>,
+    [m, n, k]: [usize; 3],
+    dy: &[T],
+    x: &[T],
+) -> Result<()> {
+    let (dy, x) = (Matrix::row_major(dy, m, n), Matrix::row_major(x, m, k));
+    parameter_gradients::<R>(bias, args, [n, k], |dw, db, mode| {
         gemm::weight_gradient(Single, dy, x, dw, db, mode);
     })
 }

@@ -29,10 +29,11 @@ mod vector;
 use rayon::prelude::*;
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::Real;
+use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
-use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::arch;
+use crate::device::cpu::widen::Widened;
 use block::{Block, block_scratch_len};
 pub(crate) use epilogue::Epilogue;
 use epilogue::Finish;
@@ -67,6 +68,12 @@ impl<'a, T> Matrix<'a, T> {
         Self { data: &self.data[first * self.row_stride..], rows, ..self }
     }
 
+    /// The matrix with other elements in the same places.
+    fn with_data<U>(self, data: &[U]) -> Matrix<'_, U> {
+        let Self { rows, cols, row_stride, col_stride, .. } = self;
+        Matrix { data, rows, cols, row_stride, col_stride }
+    }
+
     /// The transposed matrix.
     #[must_use]
     #[inline(always)]
@@ -95,9 +102,14 @@ impl<'a, T> MatrixMut<'a, T> {
         Self { data, rows, cols, row_stride: cols }
     }
 
+    /// The number of elements from the first to the end of the last row.
+    fn used_len(&self) -> usize {
+        if self.rows == 0 { 0 } else { (self.rows - 1) * self.row_stride + self.cols }
+    }
+
     /// The elements from the first to the end of the last row.
     fn used(self) -> &'a mut [T] {
-        let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.row_stride + self.cols };
+        let len = self.used_len();
         &mut self.data[..len]
     }
 }
@@ -123,7 +135,7 @@ pub(crate) const BLOCK_K: usize = 256;
 /// Columns of `b` that are packed at a time.
 const BLOCK_N: usize = 1024;
 /// Rows of the result that a thread computes at a time. Every tile height divides it.
-const BLOCK_M: usize = 96;
+pub(crate) const BLOCK_M: usize = 96;
 /// With fewer multiplications, one thread does everything.
 const PARALLEL: usize = 1 << 17;
 
@@ -152,10 +164,10 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
             return vector_product(b.t(), a, c, accumulate);
         }
     }
-    if epilogue.is_empty() && reduction::is_tall(terms, a, b) {
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    if epilogue.is_empty() && reduction::is_tall(M::COUNT, [m, n, k]) {
         return reduction::product(terms, a, b, c, None, accumulate);
     }
-    let (m, n, k) = (a.rows, b.cols, a.cols);
     if m == 0 || n == 0 {
         return;
     }
@@ -163,100 +175,210 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
     if epilogue.is_empty() && accumulate == Accumulate::Replace && swapped::suits(a, b) {
         return swapped::product(terms, a, b, c, splits);
     }
-    // An empty sum has no elements to step over.
-    let a = if k == 0 { Matrix { row_stride: 0, col_stride: 0, ..a } } else { a };
-    let arch = arch();
-    let finish = !epilogue.is_only_bias();
-    let Epilogue { bias, pre_activation, activation, gradient, residual } = epilogue;
-    // Even a few rows are divided among the threads; but each block reads all panels.
-    let blocks = if splits && parallel::allowed() { 16 } else { 1 };
-    let block_m = BLOCK_M.min(m.div_ceil(blocks).next_multiple_of(12));
-    let c_row_stride = c.row_stride;
-    let c = c.used();
-    let kept_row_stride = pre_activation.as_ref().map_or(0, |kept| kept.row_stride);
-    let mut kept = pre_activation.map(MatrixMut::used);
-    for j0 in (0..n).step_by(BLOCK_N) {
-        let columns = BLOCK_N.min(n - j0);
-        // An empty sum is written, too.
-        for p0 in (0..k.max(1)).step_by(BLOCK_K / M::COUNT) {
-            let depth = (BLOCK_K / M::COUNT).min(k - p0);
-            let start = bias.filter(|_| p0 == 0);
-            let add = p0 > 0 || accumulate == Accumulate::Add;
-            let last = p0 + depth == k;
-            with_scratch(packed_len::<T>(depth, columns), |panels: &mut [T]| {
-                pack_panels(arch, b, start, (p0, depth), (j0, columns), panels, true);
-                let panels = &*panels;
-                let block = |i0: usize, c: &mut [T], kept: Option<&mut [T]>| {
-                    let rows = block_m.min(m - i0);
-                    with_scratch(block_scratch_len::<T>(depth), |scratch| {
-                        let block = Block {
-                            terms,
-                            a,
-                            i0,
-                            p0,
-                            m: rows,
-                            n: columns,
-                            k: depth,
-                            panels,
-                            c: &mut c[j0..],
-                            c_row_stride,
-                            add,
-                            scratch,
-                        };
-                        terms.dispatch(arch, block);
-                    });
-                    if last && finish {
-                        let pre_activation =
-                            kept.map(|data| MatrixMut { data, rows, cols: n, row_stride: kept_row_stride });
-                        arch.dispatch(Finish {
-                            activation,
-                            gradient,
-                            residual,
-                            pre_activation,
-                            i0,
-                            j0,
-                            m: rows,
-                            n: columns,
-                            c: &mut c[j0..],
-                            c_row_stride,
-                        });
-                    }
+    let bias = epilogue.bias;
+    let mut product = Product::new(terms, a, c, accumulate, epilogue, splits);
+    for block in Packing::all::<T, M>(k, n) {
+        with_scratch(block.packed_len::<T>(), |panels: &mut [T]| {
+            block.pack(b, bias, panels, true);
+            product.add(block, panels);
+        });
+    }
+}
+
+/// A block of a second factor, which is packed at once: `b[p0..p0 + depth, j0..j0 + columns]`.
+#[derive(Clone, Copy)]
+struct Packing {
+    p0: usize,
+    depth: usize,
+    j0: usize,
+    columns: usize,
+}
+
+impl Packing {
+    /// The blocks of a factor of `k` rows and `n` columns. That of an empty sum has a block, too.
+    fn all<T: Real, M: Terms<T>>(k: usize, n: usize) -> impl Iterator<Item = Packing> {
+        let most = BLOCK_K / M::COUNT;
+        (0..n).step_by(BLOCK_N).flat_map(move |j0| {
+            (0..k.max(1)).step_by(most).map(move |p0| {
+                let (depth, columns) = (most.min(k - p0), BLOCK_N.min(n - j0));
+                Packing { p0, depth, j0, columns }
+            })
+        })
+    }
+
+    fn packed_len<T>(self) -> usize {
+        packed_len::<T>(self.depth, self.columns)
+    }
+
+    /// Packs this block of `b`. The sums start at the bias.
+    fn pack<T: Real>(self, b: Matrix<'_, T>, bias: Option<&[T]>, panels: &mut [T], splits: bool) {
+        let start = bias.filter(|_| self.p0 == 0);
+        pack_panels(arch(), b, start, (self.p0, self.depth), (self.j0, self.columns), panels, splits);
+    }
+}
+
+/// A second factor that is packed once, with the bias, for several products.
+pub(crate) struct Packed<T> {
+    panels: Scratch<T>,
+    rows: usize,
+    columns: usize,
+}
+
+impl<T: Real> Packed<T> {
+    pub(crate) fn of<M: Terms<T>>(_terms: M, b: Matrix<'_, T>, bias: Option<&[T]>) -> Packed<T> {
+        let (rows, columns) = (b.rows, b.cols);
+        let all = || Packing::all::<T, M>(rows, columns);
+        let mut panels = Scratch::new(all().map(Packing::packed_len::<T>).sum());
+        let mut rest = &mut *panels;
+        for block in all() {
+            let (panels, after) = rest.split_at_mut(block.packed_len::<T>());
+            block.pack(b, bias, panels, true);
+            rest = after;
+        }
+        Packed { panels, rows, columns }
+    }
+
+    /// The number of columns.
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// [`gemm`] with this factor and its bias, on this thread. `terms` are those of [`of`](Self::of).
+    pub(crate) fn product<M: Terms<T>>(
+        &self,
+        terms: M,
+        a: Matrix<'_, T>,
+        c: MatrixMut<'_, T>,
+        accumulate: Accumulate,
+        epilogue: Epilogue<'_, T>,
+    ) {
+        let shape = (c.rows, self.rows, c.cols);
+        assert_eq!((a.rows, a.cols, self.columns), shape, "shapes of a product");
+        let mut product = Product::new(terms, a, c, accumulate, epilogue, false);
+        let mut rest = &*self.panels;
+        for block in Packing::all::<T, M>(self.rows, self.columns) {
+            let (panels, after) = rest.split_at(block.packed_len::<T>());
+            product.add(block, panels);
+            rest = after;
+        }
+    }
+}
+
+/// A product to which the packed blocks of the second factor are added.
+struct Product<'a, T, M> {
+    terms: M,
+    a: Matrix<'a, T>,
+    c: &'a mut [T],
+    c_row_stride: usize,
+    accumulate: Accumulate,
+    /// Without the bias, which is packed.
+    epilogue: Epilogue<'a, T>,
+    /// The number of columns.
+    n: usize,
+    /// Rows of the result that a thread computes at a time.
+    block_m: usize,
+    splits: bool,
+}
+
+impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
+    fn new(
+        terms: M,
+        a: Matrix<'a, T>,
+        c: MatrixMut<'a, T>,
+        accumulate: Accumulate,
+        epilogue: Epilogue<'a, T>,
+        splits: bool,
+    ) -> Self {
+        // An empty sum has no elements to step over.
+        let a = if a.cols == 0 { Matrix { row_stride: 0, col_stride: 0, ..a } } else { a };
+        // Even a few rows are divided among the threads; but each block reads all panels.
+        let blocks = if splits && parallel::allowed() { 16 } else { 1 };
+        let block_m = BLOCK_M.min(a.rows.div_ceil(blocks).next_multiple_of(12));
+        let (n, c_row_stride) = (c.cols, c.row_stride);
+        Product { terms, a, c: c.used(), c_row_stride, accumulate, epilogue, n, block_m, splits }
+    }
+
+    /// Adds the products with a block of the second factor. After the last of some columns comes their epilogue.
+    fn add(&mut self, Packing { p0, depth, j0, columns }: Packing, panels: &[T]) {
+        let Product { terms, a, c_row_stride, n, block_m, splits, .. } = *self;
+        let (m, k, arch) = (a.rows, a.cols, arch());
+        let add = p0 > 0 || self.accumulate == Accumulate::Add;
+        let finish = p0 + depth == k && !self.epilogue.is_only_bias();
+        let Epilogue { activation, gradient, residual, ref mut pre_activation, .. } = self.epilogue;
+        let kept_row_stride = pre_activation.as_ref().map_or(0, |kept| kept.row_stride);
+        let block = |i0: usize, c: &mut [T], kept: Option<&mut [T]>| {
+            let rows = block_m.min(m - i0);
+            with_scratch(block_scratch_len::<T>(depth), |scratch| {
+                let block = Block {
+                    terms,
+                    a,
+                    i0,
+                    p0,
+                    m: rows,
+                    n: columns,
+                    k: depth,
+                    panels,
+                    c: &mut c[j0..],
+                    c_row_stride,
+                    add,
+                    scratch,
                 };
-                match &mut kept {
-                    None => for_each_chunk(c, block_m * c_row_stride, splits, |index, c| {
-                        block(index * block_m, c, None);
-                    }),
-                    Some(kept) => {
-                        let c = c.par_chunks_mut(block_m * c_row_stride);
-                        let kept = kept.par_chunks_mut(block_m * kept_row_stride);
-                        parallel::for_each(splits, c.zip(kept).enumerate(), |(index, (c, kept))| {
-                            block(index * block_m, c, Some(kept));
-                        });
-                    }
-                }
+                terms.dispatch(arch, block);
             });
+            if finish {
+                let pre_activation =
+                    kept.map(|data| MatrixMut { data, rows, cols: n, row_stride: kept_row_stride });
+                arch.dispatch(Finish {
+                    activation,
+                    gradient,
+                    residual,
+                    pre_activation,
+                    i0,
+                    j0,
+                    m: rows,
+                    n: columns,
+                    c: &mut c[j0..],
+                    c_row_stride,
+                });
+            }
+        };
+        match pre_activation {
+            None => for_each_chunk(self.c, block_m * c_row_stride, splits, |index, c| {
+                block(index * block_m, c, None);
+            }),
+            Some(kept) => {
+                let used = kept.used_len();
+                let c = self.c.par_chunks_mut(block_m * c_row_stride);
+                let kept = kept.data[..used].par_chunks_mut(block_m * kept_row_stride);
+                parallel::for_each(splits, c.zip(kept).enumerate(), |(index, (c, kept))| {
+                    block(index * block_m, c, Some(kept));
+                });
+            }
         }
     }
 }
 
 /// The gradients of `y = x w^T + b` by `w` and `b`: `dw (+)= dy^T x`, and `db (+)=` the sums of the columns of `dy`.
 ///
-/// `dy` is (tokens, out), `x` (tokens, in), `dw` (out, in) and `db` has `out` elements. The tokens are numbers or pairs.
+/// `dy` is (tokens, out), `x` (tokens, in), `dw` (out, in) and `db` has `out` elements. The tokens are numbers or pairs. Numbers of
+/// 16 bits have contiguous rows; they are converted while they are in cache.
 ///
 /// # Panics
 ///
 /// If shapes disagree or a slice is too short for its matrix. The caller has checked both.
-pub(crate) fn weight_gradient<T: Real, M: Terms<T>>(
+pub(crate) fn weight_gradient<A: Stored, T: Real, M: Terms<T>>(
     terms: M,
-    dy: Matrix<'_, T>,
-    x: Matrix<'_, T>,
+    dy: Matrix<'_, A>,
+    x: Matrix<'_, A>,
     dw: MatrixMut<'_, T>,
     db: Option<&mut [T]>,
     accumulate: Accumulate,
 ) {
-    if reduction::is_tall(terms, dy.t(), x) {
+    if reduction::is_tall(M::COUNT, [dy.cols, x.cols, dy.rows]) {
         reduction::product(terms, dy.t(), x, dw, db, accumulate);
     } else {
+        let (wide_dy, wide_x) = (Widened::of(dy.data), Widened::of(x.data));
+        let (dy, x) = (dy.with_data(wide_dy.get()), x.with_data(wide_x.get()));
         gemm(terms, dy.t(), x, dw, accumulate, Epilogue::default());
         if let Some(db) = db {
             reduction::column_sums(terms, dy, db, accumulate);

@@ -1,12 +1,14 @@
 //! Products with a long reduced dimension and a small result: weight gradients.
 
+use std::any::TypeId;
+
 use pulp::{Simd, WithSimd};
 
 use super::block::{Block, block_scratch_len};
 use super::pack::{pack_panels, packed_len};
 use super::{Accumulate, BLOCK_K, Matrix, MatrixMut, Terms, for_each_chunk};
-use crate::device::cpu::numeric::Real;
-use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::numeric::{Real, Stored, convert};
+use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::arch;
 
 /// The maximum number of parts that the reduced dimension is split into.
@@ -16,22 +18,24 @@ const PART_ROWS: usize = 512;
 /// Elements of the result that are summed over the parts at a time.
 const SUM_CHUNK: usize = 2048;
 
-/// The number of terms of a sum, rounded up to pairs, so that sums of numbers and of pairs are split in the same way.
-fn even_terms<T: Real, M: Terms<T>>(elements: usize) -> usize {
-    (elements * M::COUNT).next_multiple_of(2)
+/// The number of terms of a sum of elements with `count` numbers each, rounded up to pairs, so that sums of numbers and of pairs are
+/// split in the same way.
+fn even_terms(count: usize, elements: usize) -> usize {
+    (elements * count).next_multiple_of(2)
 }
 
-/// Whether a product suits [`product`].
-pub(super) fn is_tall<T: Real, M: Terms<T>>(_: M, a: Matrix<'_, T>, b: Matrix<'_, T>) -> bool {
-    let (m, n, k) = (a.rows, b.cols, even_terms::<T, M>(a.cols));
+/// Whether a product of (m, k) and (k, n) suits [`product`]. An element has `count` numbers.
+pub(super) fn is_tall(count: usize, [m, n, k]: [usize; 3]) -> bool {
+    let k = even_terms(count, k);
     k >= 2 * PART_ROWS && k >= 4 * m.max(n) && m * n <= 1 << 17
 }
 
-/// `c (+)= a b` and, if requested, `row_sums (+)=` the sums of the rows of `a`.
-pub(super) fn product<T: Real, M: Terms<T>>(
+/// `c (+)= a b` and, if requested, `row_sums (+)=` the sums of the rows of `a`. Factors of another type than `c` are converted block
+/// by block; the columns of `a` and the rows of `b` are then contiguous.
+pub(super) fn product<A: Stored, T: Real, M: Terms<T>>(
     terms: M,
-    a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
+    a: Matrix<'_, A>,
+    b: Matrix<'_, A>,
     c: MatrixMut<'_, T>,
     row_sums: Option<&mut [T]>,
     accumulate: Accumulate,
@@ -39,7 +43,7 @@ pub(super) fn product<T: Real, M: Terms<T>>(
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!((m, k, n), (c.rows, b.rows, c.cols), "shapes of a product");
     let arch = arch();
-    let terms_of_sum = even_terms::<T, M>(k);
+    let terms_of_sum = even_terms(M::COUNT, k);
     let parts = (terms_of_sum / PART_ROWS).clamp(1, MAX_PARTS);
     let part_rows = terms_of_sum.div_ceil(parts).next_multiple_of(2) / M::COUNT;
     // A packed block of about 128 KiB stays in the L2 cache.
@@ -49,6 +53,7 @@ pub(super) fn product<T: Real, M: Terms<T>>(
     if part_len == 0 {
         return;
     }
+    let converted_len = if TypeId::of::<A>() == TypeId::of::<T>() { 0 } else { depth * m.max(n) };
     with_scratch(parts * part_len, |partial: &mut [T]| {
         for_each_chunk(partial, part_len, true, |part, partial| {
             let (first, end) = (part * part_rows, ((part + 1) * part_rows).min(k));
@@ -57,19 +62,20 @@ pub(super) fn product<T: Real, M: Terms<T>>(
             if first >= end {
                 c.fill(T::default());
             }
-            with_scratch(packed_len::<T>(depth, n), |panels: &mut [T]| {
-                with_scratch(block_scratch_len::<T>(depth), |scratch| {
-                    for p0 in (first..end).step_by(depth) {
-                        let k = depth.min(end - p0);
-                        pack_panels(arch, b, None, (p0, k), (0, n), panels, false);
-                        let (c, c_row_stride, add) = (&mut *c, n, p0 > first);
-                        let (i0, rows, end) = (0, a.t(), p0 + k);
-                        let block =
-                            Block { terms, a, i0, p0, m, n, k, panels, c, c_row_stride, add, scratch };
-                        terms.dispatch(arch, block);
-                        arch.dispatch(AddColumns { terms, rows, first: p0, end, sums });
-                    }
-                });
+            let mut panels = Scratch::<T>::new(packed_len::<T>(depth, n));
+            let mut converted = Scratch::<T>::new(converted_len);
+            with_scratch(block_scratch_len::<T>(depth), |scratch| {
+                for p0 in (first..end).step_by(depth) {
+                    let k = depth.min(end - p0);
+                    let rows = some_rows(b, p0, k, &mut converted);
+                    pack_panels(arch, rows, None, (0, k), (0, n), &mut panels, false);
+                    let rows = some_rows(a.t(), p0, k, &mut converted);
+                    let (c, c_row_stride, add) = (&mut *c, n, p0 > first);
+                    let (a, i0, p0, panels) = (rows.t(), 0, 0, &*panels);
+                    let block = Block { terms, a, i0, p0, m, n, k, panels, c, c_row_stride, add, scratch };
+                    terms.dispatch(arch, block);
+                    arch.dispatch(AddColumns { terms, rows, first: 0, end: k, sums });
+                }
             });
         });
         let partial = &*partial;
@@ -87,6 +93,28 @@ pub(super) fn product<T: Real, M: Terms<T>>(
             sum(m, m * n, row_sums);
         }
     });
+}
+
+/// Rows `first..first + count` of `x`, converted into `buf` if they have another type.
+fn some_rows<'a, A: Stored, T: Real>(
+    x: Matrix<'a, A>,
+    first: usize,
+    count: usize,
+    buf: &'a mut [T],
+) -> Matrix<'a, T> {
+    let x = x.rows_from(first, count);
+    if let Some(same) = T::same(x.data) {
+        return x.with_data(same);
+    }
+    assert_eq!(x.col_stride, 1, "rows of a factor that is converted");
+    let buf = &mut buf[..count * x.cols];
+    if x.row_stride == x.cols {
+        convert(&x.data[..buf.len()], buf);
+    } else {
+        let rows = buf.chunks_exact_mut(x.cols).enumerate();
+        rows.for_each(|(i, to)| convert(&x.data[i * x.row_stride..][..x.cols], to));
+    }
+    Matrix::row_major(buf, count, x.cols)
 }
 
 /// `sums (+)=` the sums of the columns of `a`.

@@ -1,9 +1,8 @@
-use half::bf16;
+use half::{bf16, f16};
 
 use super::*;
 use crate::activation::Activation;
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
-use crate::device::cpu::parallel;
 use crate::types::DType;
 
 /// Numbers in [-1, 1), the same in each run.
@@ -181,7 +180,7 @@ fn a_weight_gradient_has_the_sums_of_the_bias() {
         let ones = vec![1.0; tokens];
         for accumulate in [Accumulate::Replace, Accumulate::Add] {
             let base = if accumulate == Accumulate::Add { 0.5 } else { 0.0 };
-            let (mut dw, mut db) = (vec![0.5; outputs * inputs], vec![0.5; outputs]);
+            let (mut dw, mut db) = (vec![0.5f32; outputs * inputs], vec![0.5f32; outputs]);
             let out = MatrixMut::row_major(&mut dw, outputs, inputs);
             weight_gradient(Single, dy, x, out, Some(&mut db), accumulate);
             for i in 0..outputs {
@@ -195,6 +194,74 @@ fn a_weight_gradient_has_the_sums_of_the_bias() {
             }
         }
     }
+}
+
+#[test]
+fn a_factor_that_is_packed_once_gives_the_bits_of_a_product() {
+    // Several blocks of rows, of columns and of the reduced dimension.
+    for (m, n, k) in [(1, 40, 30), (200, 16, 8), (101, 1100, 3), (97, 30, 600), (3, 2100, 300)] {
+        let (a, b) = (numbers::<f32>(m * k, 1), numbers::<f32>(n * k, 2));
+        let (a, b) = (Matrix::row_major(&a, m, k), Matrix::row_major(&b, n, k).t());
+        let (bias, residual) = (numbers::<f32>(n, 3), numbers::<f32>(m * n, 4));
+        let packed = Packed::of(Single, b, Some(&bias));
+        for accumulate in [Accumulate::Replace, Accumulate::Add] {
+            let run = |product: &dyn Fn(MatrixMut<'_, f32>, Epilogue<'_, f32>)| {
+                let (mut c, mut kept) = (numbers::<f32>(m * n, 5), vec![f32::NAN; m * n]);
+                let epilogue = Epilogue {
+                    bias: Some(&bias),
+                    pre_activation: Some(MatrixMut::row_major(&mut kept, m, n)),
+                    activation: Activation::Relu,
+                    residual: Some(Matrix::row_major(&residual, m, n)),
+                    ..Epilogue::default()
+                };
+                product(MatrixMut::row_major(&mut c, m, n), epilogue);
+                c.into_iter().chain(kept).map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let once = run(&|c, epilogue| gemm(Single, a, b, c, accumulate, epilogue));
+            let again = run(&|c, epilogue| packed.product(Single, a, c, accumulate, epilogue));
+            assert!(once == again, "({m}, {k}) x ({k}, {n}), {accumulate:?}");
+        }
+    }
+}
+
+/// The gradients of factors of 16 bits are those of f32 factors with the same numbers.
+fn weight_gradients_are_those_of_f32<A: Stored>() {
+    for (tokens, outputs, inputs, gap) in
+        [(700, 9, 200, 0), (2100, 130, 20, 0), (4100, 16, 16, 3), (1500, 2, 1, 1), (1300, 3, 310, 0)]
+    {
+        let matrix = |len: usize, seed: u32| -> (Vec<A>, Vec<f32>) {
+            let halves: Vec<A> = numbers::<f32>(len, seed).into_iter().map(A::from_number).collect();
+            let wide = halves.iter().map(|x| x.to()).collect();
+            (halves, wide)
+        };
+        let (dy, wide_dy) = matrix(tokens * (outputs + gap), 1);
+        let (x, wide_x) = matrix(tokens * (inputs + gap), 2);
+        fn view<T>(data: &[T], [rows, cols, gap]: [usize; 3]) -> Matrix<'_, T> {
+            Matrix { row_stride: cols + gap, ..Matrix::row_major(data, rows, cols) }
+        }
+        let (of_dy, of_x) = ([tokens, outputs, gap], [tokens, inputs, gap]);
+        let run = |gradient: &dyn Fn(MatrixMut<'_, f32>, &mut [f32])| {
+            let (mut dw, mut db) = (numbers::<f32>(outputs * inputs, 3), numbers::<f32>(outputs, 4));
+            gradient(MatrixMut::row_major(&mut dw, outputs, inputs), &mut db);
+            dw.into_iter().chain(db).map(f32::to_bits).collect::<Vec<_>>()
+        };
+        for accumulate in [Accumulate::Replace, Accumulate::Add] {
+            let narrow = run(&|dw, db| {
+                weight_gradient(Single, view(&dy, of_dy), view(&x, of_x), dw, Some(db), accumulate);
+            });
+            let wide = run(&|dw, db| {
+                let (dy, x) = (view(&wide_dy, of_dy), view(&wide_x, of_x));
+                weight_gradient(Single, dy, x, dw, Some(db), accumulate);
+            });
+            assert!(narrow == wide, "{tokens} tokens, {outputs} x {inputs}, {accumulate:?}");
+        }
+    }
+}
+
+#[test]
+fn weight_gradients_of_16_bits_have_the_bits_of_those_of_f32() {
+    weight_gradients_are_those_of_f32::<bf16>();
+    weight_gradients_are_those_of_f32::<f16>();
 }
 
 #[test]
@@ -227,7 +294,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
                     gemm(Single, a, b, MatrixMut::row_major(&mut c, m, n), accumulate, epilogue);
                     bits.extend(c.iter().map(|x| x.to_bits()));
                 }
-                let (mut dw, mut db) = (vec![0.0; n * k], vec![0.0; n]);
+                let (mut dw, mut db) = (vec![0.0f32; n * k], vec![0.0f32; n]);
                 let out = MatrixMut::row_major(&mut dw, n, k);
                 let dy = Matrix::row_major(&c, m, n);
                 weight_gradient(Single, dy, a, out, Some(&mut db), Accumulate::Replace);

@@ -2,8 +2,6 @@
 
 mod kernel;
 
-use smallvec::SmallVec;
-
 use super::{Attention, AttentionBackward};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
@@ -43,22 +41,16 @@ fn sizes<'a, R: Real>(op: &Attention, [q, k, _]: &[Layout; 3], kept: Option<&'a 
 }
 
 /// Queries, keys and values, from one packed operand or from three.
-fn heads<'a, R: Real>(
-    args: &HostArgs<'_>,
-    x: &'a [Widened<'_, R>],
-    layouts: &[Layout; 3],
-) -> [Heads<'a, R>; 3] {
-    [0, 1, 2].map(|i| {
-        let operand = if x.len() == 1 { 0 } else { i };
-        Heads { data: x[operand].get(), layout: place(&layouts[i], args.read_layout(operand)) }
-    })
-}
-
-fn widened<'a, T: Stored, R: Real>(
+fn heads<'a, T: Stored>(
+    op: &Attention,
     args: &'a HostArgs<'_>,
-    operands: impl IntoIterator<Item = usize>,
-) -> Result<SmallVec<[Widened<'a, R>; 4]>> {
-    operands.into_iter().map(|i| Ok(Widened::<R>::of::<T>(args.read::<T>(i)?))).collect()
+    layouts: &[Layout; 3],
+) -> Result<[Heads<'a, T>; 3]> {
+    let of = |i: usize| -> Result<Heads<'a, T>> {
+        let operand = if op.packed { 0 } else { i };
+        Ok(Heads::new(args.read::<T>(operand)?, place(&layouts[i], args.read_layout(operand))))
+    };
+    Ok([of(0)?, of(1)?, of(2)?])
 }
 
 /// The scores to add, of which operand `i` has the layout.
@@ -101,18 +93,14 @@ fn forward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result
     let layouts = op.layouts(|i| args.read_layout(i));
     let kept = op.kept().map(|i| args.read::<i64>(i)).transpose()?;
     let sizes = sizes::<R>(op, &layouts, kept);
-    let x = widened::<T, R>(args, 0..op.operands())?;
-    let qkv = heads(args, &x, &layouts);
+    let qkv = heads::<T>(op, args, &layouts)?;
     let (largest, inverse) = (args.write::<R>(1)?, args.write::<R>(2)?);
     let before = optional::<T, R>(args, op.before())?;
     let to = args.write_layout(0);
     let o = args.write::<T>(0)?;
     write_optional::<T, R>(args, op.scores(), |after| {
         let scores = Scores { before: added(args, op.before(), &before), after };
-        narrow(o, false, |o| {
-            let kept = [largest, inverse];
-            kernel::forward(&sizes, qkv, o, place(to, to), kept, scores);
-        });
+        kernel::forward(&sizes, qkv, o, place(to, to), [largest, inverse], scores);
     })
 }
 
@@ -126,32 +114,21 @@ fn backward_of<T: Stored, R: Real>(gradient: &AttentionBackward, args: &HostArgs
     let layouts = op.layouts(|i| args.read_layout(i));
     let sizes = sizes::<R>(op, &layouts, kept);
     let count = op.operands();
-    let x = widened::<T, R>(args, 0..=count)?;
-    let qkv = heads(args, &x[..count], &layouts);
+    let qkv = heads::<T>(op, args, &layouts)?;
     let from = args.read_layout(count);
-    let d_o = Heads { data: x[count].get(), layout: place(from, from) };
+    let d_o = Heads::new(args.read::<T>(count)?, place(from, from));
     let kept = [args.read::<R>(count + 1)?, args.read::<R>(count + 2)?];
     let (before, d_after) =
         (optional::<T, R>(args, gradient.before())?, optional::<T, R>(args, gradient.d_after())?);
     let gradients = op.layouts(|o| args.write_layout(o));
     let places = [0, 1, 2].map(|i| place(&gradients[i], args.write_layout(if op.packed { 0 } else { i })));
-    let run = |gradients: Gradients<'_, R>, d_before: Option<&mut [R]>| {
+    let to = match op.packed {
+        true => Gradients::Packed(args.write::<T>(0)?),
+        false => Gradients::Separate([args.write::<T>(0)?, args.write::<T>(1)?, args.write::<T>(2)?]),
+    };
+    write_optional::<T, R>(args, gradient.d_before(), |d_before| {
         let before = added(args, gradient.before(), &before);
         let scores = ScoreGradients { before, d_after: d_after.as_ref().map(Widened::get), d_before };
-        kernel::backward(&sizes, qkv, d_o, kept, gradients, places, scores);
-    };
-    if op.packed {
-        let all = args.write::<T>(0)?;
-        return write_optional::<T, R>(args, gradient.d_before(), |d_before| {
-            narrow(all, false, |all| run(Gradients::Packed(all), d_before));
-        });
-    }
-    let (dq, dk, dv) = (args.write::<T>(0)?, args.write::<T>(1)?, args.write::<T>(2)?);
-    write_optional::<T, R>(args, gradient.d_before(), |d_before| {
-        narrow(dq, false, |dq| {
-            narrow(dk, false, |dk| {
-                narrow(dv, false, |dv| run(Gradients::Separate([dq, dk, dv]), d_before));
-            });
-        });
+        kernel::backward(&sizes, qkv, d_o, kept, to, places, scores);
     })
 }

@@ -20,12 +20,14 @@
 //! sums across lanes. In the other products, the lanes hold the elements of a head. One block of queries with all its
 //! keys is in cache at a time. One kernel call processes a sequence with all its heads, because for short sequences
 //! the overhead of one call per product would dominate. Threads process different sequences, so results do not depend
-//! on the number of threads. If sequences are so short that their queries do not fill a register, the lanes hold different
+//! on the number of threads. Operands and results of 16 bits are converted by the task that processes their sequences, while they
+//! are in cache. If sequences are so short that their queries do not fill a register, the lanes hold different
 //! sequences instead ([`short`]).
 
 mod backward;
 mod dropped;
 mod forward;
+mod operands;
 mod panels;
 mod scores;
 mod short;
@@ -35,14 +37,16 @@ mod tests;
 use rayon::iter::Either;
 use rayon::prelude::*;
 
-use crate::device::cpu::numeric::Real;
+use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::arch;
-use crate::kernels::products::host::Matrix;
+use crate::device::cpu::widen::narrow;
 use backward::Backward;
 pub(crate) use dropped::DroppedWeights;
 use forward::Forward;
+use operands::Operands;
+pub(crate) use operands::{HeadLayout, Heads};
 
 /// The maximum number of queries whose scores are kept at a time: whole registers.
 const BLOCK_QUERIES: usize = 64;
@@ -70,45 +74,6 @@ pub(crate) struct Attention<'a, T> {
     pub dropped: Option<DroppedWeights<'a, T>>,
 }
 
-/// The layout of queries, keys, values, outputs or their gradients. Element `(batch, token, head, i)` is at `offset +
-/// batch * batch_stride + token * token_stride + head * head_stride + i`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeadLayout {
-    /// The first element.
-    pub offset: usize,
-    /// Distance between sequences, in elements.
-    pub batch_stride: usize,
-    /// Distance between tokens.
-    pub token_stride: usize,
-    /// Distance between heads.
-    pub head_stride: usize,
-}
-
-impl HeadLayout {
-    /// The index of the first element of a head of a token.
-    #[inline(always)]
-    fn at(&self, batch: usize, token: usize, head: usize) -> usize {
-        self.offset + batch * self.batch_stride + token * self.token_stride + head * self.head_stride
-    }
-}
-
-/// Queries, keys, values, outputs or output gradients, to read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Heads<'a, T> {
-    /// The elements.
-    pub data: &'a [T],
-    /// Their layout.
-    pub layout: HeadLayout,
-}
-
-impl<'a, T> Heads<'a, T> {
-    #[inline(always)]
-    fn matrix(&self, batch: usize, head: usize, tokens: usize, head_dim: usize) -> Matrix<'a, T> {
-        let data = &self.data[self.layout.at(batch, 0, head)..];
-        Matrix { data, rows: tokens, cols: head_dim, row_stride: self.layout.token_stride, col_stride: 1 }
-    }
-}
-
 /// The gradients of queries, keys and values that the backward pass writes, of all sequences or of one.
 #[derive(Debug)]
 pub(crate) enum Gradients<'a, T> {
@@ -125,6 +90,20 @@ impl<T> Gradients<'_, T> {
         match self {
             Gradients::Separate(data) => data[i],
             Gradients::Packed(data) => data,
+        }
+    }
+}
+
+impl<A: Stored> Gradients<'_, A> {
+    /// Lets `f` write the gradients in the arithmetic type.
+    fn write<T: Real>(self, f: impl FnOnce(Gradients<'_, T>)) {
+        match self {
+            Gradients::Packed(data) => narrow(data, false, |data| f(Gradients::Packed(data))),
+            Gradients::Separate([dq, dk, dv]) => narrow(dq, false, |dq| {
+                narrow(dk, false, |dk| {
+                    narrow(dv, false, |dv| f(Gradients::Separate([dq, dk, dv])));
+                });
+            }),
         }
     }
 }
@@ -213,10 +192,10 @@ impl Kernel {
 /// # Panics
 ///
 /// If a slice is too short for the sizes. The caller has checked that.
-pub(crate) fn forward<T: Real>(
+pub(crate) fn forward<A: Stored, T: Real>(
     sizes: &Attention<'_, T>,
-    qkv: [Heads<'_, T>; 3],
-    o: &mut [T],
+    qkv: [Heads<'_, A>; 3],
+    o: &mut [A],
     o_layout: HeadLayout,
     kept: [&mut [T]; 2],
     scores: Scores<'_, T>,
@@ -224,11 +203,11 @@ pub(crate) fn forward<T: Real>(
     forward_by(Kernel::of(sizes), sizes, qkv, o, o_layout, kept, scores);
 }
 
-fn forward_by<T: Real>(
+fn forward_by<A: Stored, T: Real>(
     kernel: Kernel,
     sizes: &Attention<'_, T>,
-    qkv: [Heads<'_, T>; 3],
-    o: &mut [T],
+    [q, k, v]: [Heads<'_, A>; 3],
+    o: &mut [A],
     o_layout: HeadLayout,
     [largest, inverse]: [&mut [T]; 2],
     Scores { before, after }: Scores<'_, T>,
@@ -238,6 +217,7 @@ fn forward_by<T: Real>(
         return;
     }
     let arch = arch();
+    let operands = Operands::of([(q, queries), (k, keys), (v, keys)], sizes);
     let sequences = kernel.task_sequences::<T>();
     let o = o.par_chunks_mut(sequences * o_layout.batch_stride).take(batch.div_ceil(sequences));
     let rows = sequences * heads * queries;
@@ -247,17 +227,23 @@ fn forward_by<T: Real>(
         true,
         o.zip(kept).zip(after).enumerate(),
         |(task, ((o, (largest, inverse)), after))| {
-            let (first, scores, kept) = (task * sequences, Scores { before, after }, [largest, inverse]);
+            let (first, scores) = (task * sequences, Scores { before, after });
             let scratch_len = match kernel {
                 Kernel::Short => short::forward_scratch_len(sizes),
                 Kernel::Long => forward::scratch_len(sizes),
             };
-            with_scratch(scratch_len, |memory| {
-                let task = Forward { sizes, first, qkv, o, o_layout, kept, scores, memory };
-                match kernel {
-                    Kernel::Short => arch.dispatch(short::Forward(task)),
-                    Kernel::Long => arch.dispatch(task),
-                }
+            let count = largest.len() / (heads * queries);
+            let kept = [largest, inverse];
+            operands.read(first, count, |qkv| {
+                narrow(o, false, |o| {
+                    with_scratch(scratch_len, |memory| {
+                        let task = Forward { sizes, first, qkv, o, o_layout, kept, scores, memory };
+                        match kernel {
+                            Kernel::Short => arch.dispatch(short::Forward(task)),
+                            Kernel::Long => arch.dispatch(task),
+                        }
+                    });
+                });
             });
         },
     );
@@ -269,24 +255,24 @@ fn forward_by<T: Real>(
 /// # Panics
 ///
 /// If a slice is too short for the sizes. The caller has checked that.
-pub(crate) fn backward<T: Real>(
+pub(crate) fn backward<A: Stored, T: Real>(
     sizes: &Attention<'_, T>,
-    qkv: [Heads<'_, T>; 3],
-    d_o: Heads<'_, T>,
+    qkv: [Heads<'_, A>; 3],
+    d_o: Heads<'_, A>,
     kept: [&[T]; 2],
-    gradients: Gradients<'_, T>,
+    gradients: Gradients<'_, A>,
     layouts: [HeadLayout; 3],
     scores: ScoreGradients<'_, T>,
 ) {
     backward_by(Kernel::of(sizes), sizes, [qkv[0], qkv[1], qkv[2], d_o], kept, gradients, layouts, scores);
 }
 
-fn backward_by<T: Real>(
+fn backward_by<A: Stored, T: Real>(
     kernel: Kernel,
     sizes: &Attention<'_, T>,
-    [q, k, v, d_o]: [Heads<'_, T>; 4],
+    [q, k, v, d_o]: [Heads<'_, A>; 4],
     kept: [&[T]; 2],
-    gradients: Gradients<'_, T>,
+    gradients: Gradients<'_, A>,
     layouts: [HeadLayout; 3],
     ScoreGradients { before, d_after, d_before }: ScoreGradients<'_, T>,
 ) {
@@ -296,17 +282,18 @@ fn backward_by<T: Real>(
     }
     if queries == 0 {
         if let Gradients::Separate([_, dk, dv]) = gradients {
-            dk.fill(T::ZERO);
-            dv.fill(T::ZERO);
+            dk.fill(A::zeroed());
+            dv.fill(A::zeroed());
         }
         return;
     }
     let arch = arch();
+    let operands = Operands::of([(q, queries), (k, keys), (v, keys), (d_o, queries)], sizes);
     let sequences = kernel.task_sequences::<T>();
     let tasks = batch.div_ceil(sequences);
     let rows = sequences * heads * queries;
     let d_before = by_task(d_before, tasks, rows * keys);
-    let run = |task: usize, gradients: Gradients<'_, T>, d_before: Option<&mut [T]>| {
+    let run = |task: usize, gradients: Gradients<'_, A>, d_before: Option<&mut [T]>| {
         let first = task * sequences;
         let count = rows.min((batch - first) * heads * queries);
         let kept = kept.map(|x| &x[task * rows..][..count]);
@@ -316,20 +303,24 @@ fn backward_by<T: Real>(
             Kernel::Short => short::backward_scratch_len(sizes),
             Kernel::Long => backward::scratch_len(sizes),
         };
-        with_scratch(scratch_len, |memory| {
-            let qkv = [q, k, v];
-            let task = Backward { sizes, first, qkv, d_o, kept, gradients, layouts, scores, memory };
-            match kernel {
-                Kernel::Short => arch.dispatch(short::Backward(task)),
-                Kernel::Long => arch.dispatch(task),
-            }
+        operands.read(first, count / (heads * queries), |[q, k, v, d_o]| {
+            gradients.write(|gradients| {
+                with_scratch(scratch_len, |memory| {
+                    let qkv = [q, k, v];
+                    let task = Backward { sizes, first, qkv, d_o, kept, gradients, layouts, scores, memory };
+                    match kernel {
+                        Kernel::Short => arch.dispatch(short::Backward(task)),
+                        Kernel::Long => arch.dispatch(task),
+                    }
+                });
+            });
         });
     };
     match gradients {
         Gradients::Separate(data) => {
             let [dq, dk, dv] = data;
             let chunks = |data, i: usize| {
-                let data: &mut [T] = data;
+                let data: &mut [A] = data;
                 data.par_chunks_mut(sequences * layouts[i].batch_stride.max(1))
             };
             let (dq, dk, dv) = (chunks(dq, 0), chunks(dk, 1), chunks(dv, 2));

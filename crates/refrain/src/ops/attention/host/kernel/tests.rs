@@ -1,5 +1,6 @@
+use half::{bf16, f16};
+
 use super::*;
-use crate::device::cpu::numeric::Real;
 use crate::ops::attention::dropout::WeightWords;
 
 fn numbers(len: usize, seed: u32) -> Vec<f32> {
@@ -62,7 +63,7 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<'_, T>, joint: bool, 
     } else {
         (0..3).map(|i| fill(len(&layouts[i]), i as u32)).collect()
     };
-    let qkv = std::array::from_fn(|i| Heads { data: &data[if joint { 0 } else { i }], layout: layouts[i] });
+    let qkv = std::array::from_fn(|i| Heads::new(&data[if joint { 0 } else { i }], layouts[i]));
     let mut o = vec![T::NEG_INFINITY; batch * queries * row];
     let mut kept = [0, 1].map(|_| vec![T::NEG_INFINITY; batch * heads * queries]);
     let (scores, score_gradients) = (
@@ -76,7 +77,7 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<'_, T>, joint: bool, 
     let [dq, dk, dv] = &mut gradients;
     let to = Gradients::Separate([dq, dk, dv]);
     let kept = kept.each_ref().map(|rows| &rows[..]);
-    let d_o_heads = Heads { data: &d_o, layout: o_layout };
+    let d_o_heads = Heads::new(&d_o, o_layout);
     backward(&sizes, qkv, d_o_heads, kept, to, d_layouts, score_gradients);
 
     let wide = Attention {
@@ -185,8 +186,8 @@ fn without_queries_the_gradients_of_keys_and_values_are_zero() {
     };
     let layout = HeadLayout { offset: 0, batch_stride: 0, token_stride: 2, head_stride: 2 };
     let keys = HeadLayout { batch_stride: 6, ..layout };
-    let none = Heads { data: &[], layout };
-    let kv = Heads { data: &[1.0; 12], layout: keys };
+    let none = Heads::new(&[], layout);
+    let kv = Heads::new(&[1.0; 12], keys);
     let (mut dk, mut dv) = ([f32::NAN; 12], [f32::NAN; 12]);
     let gradients = Gradients::Separate([&mut [], &mut dk, &mut dv]);
     let scores = ScoreGradients { before: None, d_after: None, d_before: None };
@@ -208,7 +209,7 @@ fn large_scores_do_not_overflow() {
         dropped: None,
     };
     let layout = HeadLayout { offset: 0, batch_stride: 3, token_stride: 1, head_stride: 1 };
-    let heads = |data| Heads { data, layout };
+    let heads = |data| Heads::new(data, layout);
     let (mut o, mut largest, mut inverse) = ([0.0; 2], [0.0; 2], [0.0; 2]);
     let (q, k, v) = ([1000.0, -1000.0], [1.0, 0.5, -1.0], [1.0, 2.0, 3.0]);
     forward(
@@ -222,55 +223,70 @@ fn large_scores_do_not_overflow() {
     assert_eq!((o, largest, inverse), ([1.0, 3.0], [1000.0, 1000.0], [1.0, 1.0]));
 }
 
-/// Results of both passes by one kernel: outputs, statistics, scores, gradients of queries, keys and values and of scores.
-fn both_passes<T: Real + From<f32>>(
+/// How the tokens of the operands lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Memory {
+    /// As one projection leaves them.
+    Packed,
+    /// Head by head.
+    ByHead,
+    /// A token of all sequences after the other.
+    ByToken,
+}
+
+/// Results of both passes by one kernel: outputs, statistics, scores, gradients of queries, keys and values and of scores. Operands and
+/// their gradients are stored as `A`.
+fn both_passes<A: Stored, T: Real + From<f32>>(
     kernel: Kernel,
     sizes: &Attention<'_, T>,
-    packed: bool,
+    memory: Memory,
     with_scores: bool,
 ) -> Vec<Vec<T>> {
     let Attention { batch, heads, queries, keys, head_dim, .. } = *sizes;
     let fill = |len: usize, seed: u32| -> Vec<T> { numbers(len, seed).into_iter().map(T::from).collect() };
-    // As projections leave them, or head by head.
-    let layout = |tokens: usize, part: usize| {
-        let row = heads * head_dim;
-        match packed {
-            true => HeadLayout {
-                offset: part * row,
-                batch_stride: 3 * tokens * row,
-                token_stride: 3 * row,
-                head_stride: head_dim,
-            },
-            false => HeadLayout {
-                offset: 0,
-                batch_stride: tokens * row,
-                token_stride: head_dim,
-                head_stride: tokens * head_dim,
-            },
+    // Numbers that every type has.
+    let stored = |len: usize, seed: u32| -> Vec<A> {
+        numbers(len, seed).into_iter().map(|x| A::from_number((x * 64.0).round() / 64.0)).collect()
+    };
+    let row = heads * head_dim;
+    let layout = |memory: Memory, tokens: usize, part: usize| match memory {
+        Memory::Packed => HeadLayout {
+            offset: part * row,
+            batch_stride: 3 * tokens * row,
+            token_stride: 3 * row,
+            head_stride: head_dim,
+        },
+        Memory::ByHead => HeadLayout {
+            offset: 0,
+            batch_stride: tokens * row,
+            token_stride: head_dim,
+            head_stride: tokens * head_dim,
+        },
+        Memory::ByToken => {
+            HeadLayout { offset: 0, batch_stride: row, token_stride: batch * row, head_stride: head_dim }
         }
     };
-    let layouts = [layout(queries, 0), layout(keys, 1), layout(keys, 2)];
-    let o_layout = HeadLayout {
-        offset: 0,
-        batch_stride: queries * heads * head_dim,
-        token_stride: heads * head_dim,
-        head_stride: head_dim,
-    };
-    let data: Vec<Vec<T>> = (0..3).map(|i| fill(batch * layouts[i].batch_stride, i as u32)).collect();
-    let heads_of = |i: usize| Heads { data: &data[if packed { 0 } else { i }], layout: layouts[i] };
+    let of_all = |memory: Memory| [(queries, 0), (keys, 1), (keys, 2)].map(|(n, i)| layout(memory, n, i));
+    let layouts = of_all(memory);
+    // Sequences of results follow each other.
+    let to_layouts = of_all(if memory == Memory::Packed { memory } else { Memory::ByHead });
+    let o_layout =
+        HeadLayout { offset: 0, batch_stride: queries * row, token_stride: row, head_stride: head_dim };
+    let data: Vec<Vec<A>> = (0..3).map(|i| stored(batch * to_layouts[i].batch_stride, i as u32)).collect();
+    let heads_of = |i: usize| Heads::new(&data[if memory == Memory::Packed { 0 } else { i }], layouts[i]);
     let qkv = [heads_of(0), heads_of(1), heads_of(2)];
     let all = batch * heads * queries * keys;
     // Scores that are the same for all heads of a sequence.
     let added = fill(batch * queries * keys, 7);
     let before = with_scores.then_some(Added { data: &added, strides: [queries * keys, 0, keys] });
     let len = batch * o_layout.batch_stride;
-    let mut results =
-        [len, batch * heads * queries, batch * heads * queries, all].map(|len| vec![T::ZERO; len]);
-    let [o, largest, inverse, after] = &mut results;
+    let mut o = vec![A::zeroed(); len];
+    let mut results = [batch * heads * queries, batch * heads * queries, all].map(|len| vec![T::ZERO; len]);
+    let [largest, inverse, after] = &mut results;
     let scores = Scores { before, after: with_scores.then_some(after) };
-    forward_by(kernel, sizes, qkv, o, o_layout, [largest, inverse], scores);
-    let (d_o, d_after) = (fill(len, 9), fill(all, 10));
-    let mut gradients = layouts.map(|layout| vec![T::ZERO; batch * layout.batch_stride]);
+    forward_by(kernel, sizes, qkv, &mut o, o_layout, [largest, inverse], scores);
+    let (d_o, d_after) = (stored(len, 9), fill(all, 10));
+    let mut gradients = to_layouts.map(|layout| vec![A::zeroed(); batch * layout.batch_stride]);
     let mut d_before = vec![T::ZERO; all];
     let scores = ScoreGradients {
         before,
@@ -278,12 +294,18 @@ fn both_passes<T: Real + From<f32>>(
         d_before: with_scores.then_some(&mut d_before),
     };
     let [dq, dk, dv] = &mut gradients;
-    let to = if packed { Gradients::Packed(dq) } else { Gradients::Separate([dq, dk, dv]) };
-    let kept = [&results[1][..], &results[2][..]];
-    let d_o = Heads { data: &d_o, layout: o_layout };
-    backward_by(kernel, sizes, [qkv[0], qkv[1], qkv[2], d_o], kept, to, layouts, scores);
-    results.into_iter().chain(gradients).chain([d_before]).collect()
+    let to = if memory == Memory::Packed { Gradients::Packed(dq) } else { Gradients::Separate([dq, dk, dv]) };
+    let kept = [&results[0][..], &results[1][..]];
+    let d_o_layout = if memory == Memory::ByToken { layout(memory, queries, 0) } else { o_layout };
+    let d_o = Heads::new(&d_o, d_o_layout);
+    backward_by(kernel, sizes, [qkv[0], qkv[1], qkv[2], d_o], kept, to, to_layouts, scores);
+    let wide = |x: Vec<A>| x.into_iter().map(A::to::<T>).collect::<Vec<T>>();
+    let of_operands = std::iter::once(o).chain(gradients).map(wide);
+    of_operands.chain(results).chain([d_before]).collect()
 }
+
+/// The results of [`both_passes`], in order.
+const NAMES: [&str; 8] = ["o", "dq", "dk", "dv", "largest", "inverse", "after", "d_before"];
 
 /// Sequences of every length that may be short, with and without everything that an attention can have.
 fn both_kernels_agree<T: Real + From<f32>>() {
@@ -301,13 +323,14 @@ fn both_kernels_agree<T: Real + From<f32>>() {
                 let dropped = (case % 3 == 0).then_some(dropped);
                 let scale = T::c(1.0 / (head_dim as f64).sqrt());
                 let sizes = Attention { batch, heads, queries, keys, head_dim, scale, causal, past, dropped };
-                let (packed, with_scores) = (case % 2 == 0 && queries == keys, case % 5 < 2);
-                let run = |kernel| both_passes(kernel, &sizes, packed, with_scores);
-                let names = ["o", "largest", "inverse", "after", "dq", "dk", "dv", "d_before"];
-                for ((name, short), long) in names.iter().zip(run(Kernel::Short)).zip(run(Kernel::Long)) {
+                let packed = case % 2 == 0 && queries == keys;
+                let (memory, with_scores) =
+                    (if packed { Memory::Packed } else { Memory::ByHead }, case % 5 < 2);
+                let run = |kernel| both_passes::<T, T>(kernel, &sizes, memory, with_scores);
+                for ((name, short), long) in NAMES.iter().zip(run(Kernel::Short)).zip(run(Kernel::Long)) {
                     let is_same =
                         bytemuck::cast_slice::<T, u8>(&short) == bytemuck::cast_slice::<T, u8>(&long);
-                    assert!(is_same, "{name}: {sizes:?}, packed: {packed}, with scores: {with_scores}");
+                    assert!(is_same, "{name}: {sizes:?}, {memory:?}, with scores: {with_scores}");
                 }
             }
         }
@@ -318,4 +341,47 @@ fn both_kernels_agree<T: Real + From<f32>>() {
 fn sequences_in_lanes_give_the_bits_of_queries_in_lanes() {
     both_kernels_agree::<f32>();
     both_kernels_agree::<f64>();
+}
+
+/// Operands of 16 bits give what f32 operands with the same numbers give, rounded once.
+fn numbers_of_16_bits_are_those_of_f32<A: Stored>() {
+    for (batch, queries, keys) in [(1, 3, 3), (19, 5, 5), (3, 41, 41), (2, 70, 66), (5, 1, 4)] {
+        for (kernel, memory, with_scores) in [
+            (Kernel::Long, Memory::Packed, false),
+            (Kernel::Long, Memory::ByHead, true),
+            (Kernel::Long, Memory::ByToken, false),
+            (Kernel::Short, Memory::Packed, true),
+            (Kernel::Short, Memory::ByToken, true),
+        ] {
+            if memory == Memory::Packed && queries != keys || kernel == Kernel::Short && queries > 8 {
+                continue;
+            }
+            let (heads, head_dim, dropped) = (3, 8, None);
+            let sizes = Attention {
+                batch,
+                heads,
+                queries,
+                keys,
+                head_dim,
+                scale: 0.5f32,
+                causal: true,
+                past: 1,
+                dropped,
+            };
+            let wide = both_passes::<f32, f32>(kernel, &sizes, memory, with_scores);
+            let narrow = both_passes::<A, f32>(kernel, &sizes, memory, with_scores);
+            for (i, ((name, wide), narrow)) in NAMES.iter().zip(wide).zip(narrow).enumerate() {
+                let rounded = |x: f32| if i < 4 { A::from_number(x).to::<f32>() } else { x };
+                let wide: Vec<u32> = wide.into_iter().map(|x| rounded(x).to_bits()).collect();
+                let narrow: Vec<u32> = narrow.into_iter().map(f32::to_bits).collect();
+                assert_eq!(narrow, wide, "{name}: {kernel:?}, {memory:?}, {sizes:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn operands_of_16_bits_give_the_rounded_results_of_f32() {
+    numbers_of_16_bits_are_those_of_f32::<bf16>();
+    numbers_of_16_bits_are_those_of_f32::<f16>();
 }

@@ -90,7 +90,7 @@ impl Lanes {
         to: &mut [T::Vector<S>],
     ) {
         for (token, to) in to.chunks_exact_mut(width).enumerate() {
-            self.load::<S, T>(&x.data[x.layout.at(self.first, token, head)..], x.layout.batch_stride, to);
+            self.load::<S, T>(&x.data[x.at(self.first, token, head)..], x.layout.batch_stride, to);
         }
     }
 
