@@ -117,32 +117,21 @@ fn what_follows_batch_norm_joins_it_in_training_and_in_evaluation() {
             for (shape, axis) in SHAPES {
                 let state = state(Case { seed: 1, shape, axis, dtype }, &device);
                 let [x, other, _, _, weight, bias, mean, var] = &state[..] else { unreachable!() };
-                let expected = x.batch_norm(
-                    weight,
-                    bias,
-                    &mean.copy().unwrap(),
-                    &var.copy().unwrap(),
-                    axis,
-                    training,
-                    0.1,
-                    1e-3,
-                );
-                let expected = expected.unwrap().relu().unwrap().add(other).unwrap();
-                let [mean, var] = [mean, var].map(|t| t.copy().unwrap());
-                let mut step = Step::new(&device, |_| {
-                    Ok(vec![
-                        x.batch_norm(weight, bias, &mean, &var, axis, training, 0.1, 1e-3)?
-                            .relu()?
-                            .add(other)?,
-                    ])
-                });
-                let found = step.call(&[]).unwrap().copy(0).unwrap();
-                let program = step.program().unwrap().to_string();
-                assert_eq!(
-                    bits(&[found]),
-                    bits(&[expected]),
-                    "{device}, {dtype} {shape:?} {axis}\n{program}"
-                );
+                let run = |running: &[Tensor]| -> Result<Tensor> {
+                    let [mean, var] = running else { unreachable!() };
+                    x.batch_norm(weight, bias, mean, var, axis, training, 0.1, 1e-3)?.relu()?.add(other)
+                };
+                let [eager, recorded] = [0, 1].map(|_| vec![mean.copy().unwrap(), var.copy().unwrap()]);
+                let mut step = Step::new(&device, |_| Ok(vec![run(&recorded)?]));
+                let mut program = String::new();
+                for replay in 0..2 {
+                    let expected = run(&eager).unwrap();
+                    let found = step.call(&[]).unwrap().copy(0).unwrap();
+                    program = step.program().unwrap().to_string();
+                    let story = format!("{device}, {dtype} {shape:?} {axis}, replay {replay}\n{program}");
+                    assert_eq!(bits(&[found]), bits(&[expected]), "{story}");
+                    assert_eq!(bits(&recorded), bits(&eager), "running statistics of {story}");
+                }
                 assert!(program.contains("fused(batch_norm, relu, add)"), "{program}");
                 step.finish().unwrap();
             }

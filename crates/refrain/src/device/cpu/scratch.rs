@@ -19,7 +19,8 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Free large buffers. A kernel takes them before it splits its work, so a few are enough for all threads.
+/// Free large buffers. Kernels take them before they split their work, and some tasks one each, so that there are a few for each thread
+/// at most.
 static LARGE: Mutex<Vec<Vec<CacheLine>>> = Mutex::new(Vec::new());
 
 /// Cache lines in the largest small buffer: half a megabyte.

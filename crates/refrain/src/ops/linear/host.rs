@@ -20,7 +20,7 @@ use crate::tensor::DType;
 const PIECE: usize = 1 << 16;
 /// Elements of the largest weight that is packed whole.
 const LARGEST: usize = 1 << 18;
-/// Sums of more terms may be split, in a way that depends on the number of rows.
+/// Sums of more terms may be split, in a way that depends on the number of rows (`reduction` splits those of 1,024).
 const LONGEST: usize = 1 << 9;
 
 /// The rows to compute at a time, if operand 0 and the `results` results have the same dtype of 16 bits: their f32 numbers then stay
@@ -31,7 +31,8 @@ fn rows_at_a_time(args: &HostArgs<'_>, results: usize, [m, k, n]: [usize; 3]) ->
     // A product divides its rows further than that.
     let too_few = parallel::threads() > 1 && m.div_ceil(count) < 2 * parallel::threads();
     let is_narrow = matches!(args.write_dtype(0), DType::F16 | DType::BF16);
-    let suits = is_narrow && args.read_dtype(0) == args.write_dtype(0) && n > 0;
+    // A product of one column is one with a vector, which sums in another order.
+    let suits = is_narrow && args.read_dtype(0) == args.write_dtype(0) && n > 1;
     (suits && m > count && k <= LONGEST && k * n <= LARGEST && !too_few).then_some(count)
 }
 

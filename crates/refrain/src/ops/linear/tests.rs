@@ -247,6 +247,36 @@ fn the_activation_of_a_wide_layer_on_a_gpu_is_an_operation_of_its_own() {
 }
 
 #[test]
+fn a_row_of_one_column_in_16_bits_does_not_depend_on_how_many_there_are() {
+    for device in devices() {
+        // One output forward, or one input backward; no bias, so that nothing follows the product.
+        for (dtype, inputs, outputs) in
+            [(DType::F16, 67, 1), (DType::BF16, 67, 1), (DType::F16, 1, 67), (DType::BF16, 1, 67)]
+        {
+            let rows = 40_000;
+            let leaf = |shape: &[usize], step| {
+                let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
+                t.to_dtype(dtype).unwrap()
+            };
+            let (x, w) = (leaf(&[rows, inputs], 0.7), leaf(&[outputs, inputs], 1.1));
+            let dy = leaf(&[rows, outputs], 0.3);
+            let part = |count: usize| {
+                let x = x.narrow(0, 0, count).unwrap().contiguous().unwrap();
+                x.set_requires_grad(true).unwrap();
+                let y = x.linear(&w, None, Activation::None, None).unwrap();
+                y.backward_with(&dy.narrow(0, 0, count).unwrap().contiguous().unwrap()).unwrap();
+                [y.detach(), x.grad().unwrap()]
+                    .map(|t| t.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap())
+            };
+            let (all, some) = (part(rows), part(90));
+            for (all, some) in all.iter().zip(&some) {
+                assert_eq!(some[..], all[..some.len()], "{dtype}, {inputs} to {outputs}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_row_in_16_bits_does_not_depend_on_how_many_there_are() {
     for device in devices() {
         // Many times the rows that are computed at a time, and in the forward pass one more; and fewer than those.

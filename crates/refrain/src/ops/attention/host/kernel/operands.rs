@@ -88,8 +88,8 @@ impl<'a, A: Stored, T: Real, const K: usize> Operands<'a, A, T, K> {
                 Some(before) => source_of[i] = source_of[before],
                 None => {
                     source_of[i] = sources.len();
-                    let together = heads.iter().filter(|(other, _)| is_same(other));
-                    sources.push(Source::of(x, together, sizes));
+                    let sharing = heads.iter().filter(|(other, _)| is_same(other));
+                    sources.push(Source::of(x, sharing, sizes));
                 }
             }
         }
@@ -113,10 +113,10 @@ impl<'a, A: Stored, T: Real, const K: usize> Operands<'a, A, T, K> {
 }
 
 impl<'a, A: Stored, T: Real> Source<'a, A, T> {
-    /// The memory of `x`, which is that of all operands in `together`.
+    /// The memory of `x`, which is that of all operands in `sharing`.
     fn of<'b>(
         x: &Heads<'a, A>,
-        together: impl Iterator<Item = &'b (Heads<'a, A>, usize)>,
+        sharing: impl Iterator<Item = &'b (Heads<'a, A>, usize)>,
         sizes: &Attention<'_, T>,
     ) -> Self
     where
@@ -127,7 +127,7 @@ impl<'a, A: Stored, T: Real> Source<'a, A, T> {
         }
         let stride = x.layout.batch_stride;
         let (mut first, mut is_alike) = (x.layout.offset..x.layout.offset, true);
-        for (other, tokens) in together {
+        for (other, tokens) in sharing {
             let HeadLayout { offset, batch_stride, .. } = other.layout;
             let last = other.layout.at(0, tokens.saturating_sub(1), sizes.heads - 1);
             first = first.start.min(offset)..first.end.max(last + sizes.head_dim);
