@@ -263,7 +263,7 @@ fn a_product_does_not_wait_for_what_it_is_added_to() {
 #[test]
 fn a_product_that_the_library_computes_keeps_its_launch() {
     for device in fusing() {
-        let [x, w] = [[512usize, 128], [256, 128]].map(|shape| filled(&shape, DType::BF16, 0, &device));
+        let [x, w] = [[2048usize, 128], [256, 128]].map(|shape| filled(&shape, DType::BF16, 0, &device));
         let with = |activation| x.linear(&w, None, activation, None)?.tanh();
         let (count, _, table) = launches(&device, || Ok(vec![with(Activation::None)?]));
         assert_eq!(count, 2, "{table}");

@@ -8,23 +8,25 @@ use super::{Numbers, compare, filled, fusing, launches};
 
 /// Rows, and the columns of the factors and results of both products: full tiles and others, several tiles along k, and rows that
 /// are computed in parts.
-const SIZES: [[usize; 4]; 15] = [
+const SIZES: [[usize; 4]; 16] = [
     [96, 16, 128, 16],
     [37, 16, 64, 24],
     [300, 32, 128, 32],
-    [65, 48, 32, 40],
+    [65, 48, 32, 24],
     [1, 24, 96, 16],
-    [200, 64, 64, 64],
+    [200, 64, 64, 32],
     [130, 40, 16, 16],
-    [31, 8, 160, 56],
+    [31, 8, 160, 24],
     [500, 16, 256, 16],
     [64, 72, 192, 8],
-    [1000, 32, 128, 48],
-    [33, 16, 128, 64],
+    [1000, 32, 128, 32],
+    [33, 16, 128, 32],
+    // Results that are too wide.
+    [120, 16, 64, 48],
     // Products that are not cut along k alone, but would be in the tiles of one kernel.
     [100, 192, 64, 16],
-    [100, 16, 160, 64],
-    [48, 8, 192, 40],
+    [100, 16, 160, 32],
+    [48, 8, 192, 24],
 ];
 
 const ACTIVATIONS: [Activation; 5] =

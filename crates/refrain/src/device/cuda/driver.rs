@@ -228,9 +228,11 @@ impl Cuda {
         self.faults.take().map_or(Ok(()), Err)
     }
 
-    /// cuBLASLt, if it is installed.
-    pub(super) fn products(&self) -> Option<&cublaslt::Library> {
-        self.shared.products.get_or_init(|| cublaslt::Library::open(&self.shared.context.info)).as_ref()
+    /// cuBLASLt for a product that suits it, if it is installed. It takes a fifth of a second to open, so that programs without such
+    /// products don't.
+    pub(super) fn library(&self, product: &Product) -> Option<&cublaslt::Library> {
+        let open = || cublaslt::Library::open(&self.shared.context.info);
+        if cublaslt::suits(product) { self.shared.products.get_or_init(open).as_ref() } else { None }
     }
 
     /// Sends the kernels of a launch to a stream.
@@ -271,7 +273,7 @@ impl Sink for Live<'_> {
     }
 
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool> {
-        let Some(library) = self.cuda.products() else { return Ok(false) };
+        let Some(library) = self.cuda.library(product) else { return Ok(false) };
         let addresses = self.addresses();
         let bytes = self.launch.workspace.as_ref().map_or(0, |w| w.byte_range().len());
         let workspace = (addresses.of(Pointer::WORKSPACE)?, bytes);
@@ -318,7 +320,7 @@ impl Gpu for Cuda {
     }
 
     fn library_workspace(&self, _: &'static str, product: &Product) -> Result<Option<usize>> {
-        Ok(self.products().and_then(|library| library.workspace(product)))
+        Ok(self.library(product).and_then(|library| library.workspace(product)))
     }
 }
 

@@ -3,6 +3,7 @@
 //! cudarc panics if a library or a symbol is missing, so each is probed before its first use.
 #![allow(unsafe_code)] // Loads shared libraries.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -91,6 +92,7 @@ pub(super) fn driver() -> Result<(), Missing> {
     static FOUND: OnceLock<Result<(), Missing>> = OnceLock::new();
     FOUND
         .get_or_init(|| {
+            hold("libcuda.so");
             // SAFETY: opens the driver's library, whose initialisers NVIDIA means to run in any process.
             if !unsafe { cuda::is_culib_present() } {
                 return Err("NVIDIA's driver is missing: libcuda.so (libcuda.so.1) is not in the places \
@@ -128,6 +130,7 @@ pub(super) fn nvrtc() -> Result<(), Missing> {
     static FOUND: OnceLock<Result<(), Missing>> = OnceLock::new();
     FOUND
         .get_or_init(|| {
+            hold("libnvrtc.so");
             // SAFETY: opens the library, whose initialisers NVIDIA means to run in any process.
             let present = || unsafe { nvrtc::is_culib_present() };
             if !present() {
@@ -146,6 +149,20 @@ pub(super) fn nvrtc() -> Result<(), Missing> {
             probe(unsafe { nvrtc::culib() }, "NVRTC", NVRTC_SYMBOLS, "install version 12 or later")
         })
         .clone()
+}
+
+/// Loads a library where the system looks for it, and keeps it. cudarc loads a library to see whether it is there, unloads it and
+/// loads it once more, and cuBLASLt takes 60 ms each time.
+pub(super) fn hold(name: &str) {
+    let versions = ["", ".13", ".12", ".1"].map(|version| format!("{name}{version}"));
+    let _ = versions.iter().any(|file| keeps(file.as_ref()));
+}
+
+/// Loads a library for as long as the process runs. Says whether it could.
+fn keeps(file: &OsStr) -> bool {
+    // SAFETY: one of NVIDIA's libraries by its name; meant to be loaded by any process.
+    let library = unsafe { libloading::Library::new(file) };
+    library.map(std::mem::forget).is_ok()
 }
 
 /// Loads a library from its own folder, so that the loader then finds it by name.
@@ -170,14 +187,7 @@ fn preload(places: &[PathBuf], name: &str) {
         here.sort();
         files.extend(here.into_iter().rev());
     }
-    for file in files {
-        // SAFETY: one of NVIDIA's libraries by its name and place; meant to be loaded by any process.
-        if let Ok(library) = unsafe { libloading::Library::new(&file) } {
-            // Stays loaded for as long as the process runs.
-            std::mem::forget(library);
-            return;
-        }
-    }
+    let _ = files.iter().any(|file| keeps(file.as_os_str()));
 }
 
 pub(super) fn probe(

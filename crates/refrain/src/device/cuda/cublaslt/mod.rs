@@ -22,7 +22,7 @@ use cudarc::driver::sys::CUstream;
 use crate::activation::Activation;
 use crate::device::cuda::cache::Cache;
 use crate::device::cuda::context::CudaDevice;
-use crate::device::cuda::library::{preload_from_places, probe};
+use crate::device::cuda::library::{hold, preload_from_places, probe};
 use crate::device::cuda::params::Addresses;
 use crate::device::cuda::{FlatOperand, Pointer, Product};
 use crate::types::DType;
@@ -54,17 +54,20 @@ const SYMBOLS: &[&str] = &[
     "cublasLtMatrixLayoutSetAttribute",
 ];
 
-/// Products with fewer multiplications use our own kernels.
-const LEAST_WORK: usize = 1 << 24;
+/// Products on tensor cores with fewer multiplications use our own kernels, so that small models don't need the library, which takes a
+/// fifth of a second to open.
+const LEAST_WORK: usize = 1 << 26;
+/// The same for f64.
+const LEAST_WORK_F64: usize = 1 << 24;
 /// Products with fewer rows or columns use our own kernels.
 const LEAST_SIDE: usize = 16;
 /// Products on tensor cores with shorter sums use our own kernels: they take as long as it takes to write their results, and a
 /// tail can save reading them again.
 const LEAST_DEPTH: usize = 65;
-/// The same for results of few columns, of which our own kernel reads its rows once.
-const LEAST_DEPTH_NARROW: usize = 129;
-/// At most so many columns are few.
-const NARROW: usize = 32;
+/// The same for results of few columns, of which our own kernel reads its rows once: of up to 32 columns, and of up to 64 in 16 bits. In
+/// TF32, these take 5 % longer.
+const LEAST_DEPTH_OF_32: usize = 129;
+const LEAST_DEPTH_OF_64: usize = 257;
 /// f32 products with a residual and shorter sums use our own kernels.
 const LEAST_DEPTH_RESIDUAL: usize = 256;
 /// The maximum workspace of an algorithm.
@@ -79,6 +82,7 @@ const TENSOR_ALIGNMENT: usize = 16;
 
 /// Checks whether the library is installed.
 fn present() -> Result<()> {
+    hold("libcublasLt.so");
     // SAFETY: opens the library, whose initialisers NVIDIA means to run in any process.
     let here = || unsafe { sys::is_culib_present() };
     if !here() {
@@ -184,10 +188,15 @@ impl Key {
             }
             _ => return None,
         };
-        if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
+        let least_work = if tensor_cores { LEAST_WORK } else { LEAST_WORK_F64 };
+        if work < least_work || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
             return None;
         }
-        let least = if p.n <= NARROW { LEAST_DEPTH_NARROW } else { LEAST_DEPTH };
+        let least = match p.n {
+            0..=32 => LEAST_DEPTH_OF_32,
+            33..=64 if p.dtype.size() == 2 => LEAST_DEPTH_OF_64,
+            _ => LEAST_DEPTH,
+        };
         if tensor_cores && p.k < least {
             return None;
         }
