@@ -48,10 +48,15 @@ pub fn evaluate(
     let truth = truth.as_ref().unwrap_or(&columns);
     let origins: Vec<usize> = part.starts().map(|start| start + split.context - part.rows.start).collect();
     let mut total = ErrorSums::new(split.horizon, &Levels::NONE, units);
-    for channel in 0..channels {
+    let tasks = (0..channels).flat_map(|channel| origins.chunks(AT_ONCE).map(move |some| (channel, some)));
+    let errors = |&(channel, origins): &(usize, &[usize])| {
         let column = Column { values: &columns[channel], truth: &truth[channel], units: units.of(channel) };
-        let tasks = origins.par_chunks(AT_ONCE).map(|origins| column.errors(baseline, split, origins));
-        tasks.collect::<Vec<_>>().iter().for_each(|sums| total.merge(channel, sums));
+        column.errors(baseline, split, origins)
+    };
+    // Some at a time, because each has sums for every row of the horizon.
+    for some in tasks.collect::<Vec<_>>().chunks(AT_ONCE) {
+        let sums: Vec<ErrorSums> = some.par_iter().map(errors).collect();
+        some.iter().zip(&sums).for_each(|(&(channel, _), sums)| total.merge(channel, sums));
     }
     total
 }
