@@ -23,7 +23,7 @@ pub trait Baseline: Sync {
     fn forecast(&self, context: &[f64], forecast: &mut [f64]);
 }
 
-/// How many windows a task of the thread pool computes, and how many series are computed before their sums are added up.
+/// How many windows a task of the thread pool computes, and how many tasks are computed before their sums are added up.
 const AT_ONCE: usize = 256;
 
 /// The errors of a baseline over every window and channel of a part of a grid that was scaled to these units. Only observed

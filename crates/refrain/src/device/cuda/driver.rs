@@ -228,7 +228,7 @@ impl Cuda {
         self.faults.take().map_or(Ok(()), Err)
     }
 
-    /// cuBLASLt for a product that suits it, if it is installed. It takes a fifth of a second to open, so that programs without such
+    /// cuBLASLt for a product that suits it, if it is installed. It takes an eighth of a second to load and to open, so programs without such
     /// products don't.
     pub(super) fn library(&self, product: &Product) -> Option<&cublaslt::Library> {
         let open = || cublaslt::Library::open(&self.shared.context.info);

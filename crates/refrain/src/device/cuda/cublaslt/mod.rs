@@ -54,8 +54,8 @@ const SYMBOLS: &[&str] = &[
     "cublasLtMatrixLayoutSetAttribute",
 ];
 
-/// Products on tensor cores with fewer multiplications use our own kernels, so that small models don't need the library, which takes a
-/// fifth of a second to open.
+/// Products on tensor cores with fewer multiplications use our own kernels, so that small models don't need the library, which takes an
+/// eighth of a second to load and to open.
 const LEAST_WORK: usize = 1 << 26;
 /// The same for f64.
 const LEAST_WORK_F64: usize = 1 << 24;
@@ -241,7 +241,7 @@ impl Key {
     }
 }
 
-/// Whether a product suits the library and the library is installed.
+/// Whether the library computes a product, if it is installed.
 pub(crate) fn suits(p: &Product) -> bool {
     Key::of(p).is_some()
 }
