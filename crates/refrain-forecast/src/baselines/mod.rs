@@ -47,18 +47,29 @@ pub fn evaluate(
     });
     let truth = truth.as_ref().unwrap_or(&columns);
     let origins: Vec<usize> = part.starts().map(|start| start + split.context - part.rows.start).collect();
-    let mut total = ErrorSums::new(split.horizon, &Levels::NONE, units);
     let tasks = (0..channels).flat_map(|channel| origins.chunks(AT_ONCE).map(move |some| (channel, some)));
     let errors = |&(channel, origins): &(usize, &[usize])| {
         let column = Column { values: &columns[channel], truth: &truth[channel], units: units.of(channel) };
-        column.errors(baseline, split, origins)
+        (channel, column.errors(baseline, split, origins))
     };
-    // Some at a time, because each has sums for every row of the horizon.
-    for some in tasks.collect::<Vec<_>>().chunks(AT_ONCE) {
-        let sums: Vec<ErrorSums> = some.par_iter().map(errors).collect();
-        some.iter().zip(&sums).for_each(|(&(channel, _), sums)| total.merge(channel, sums));
+    added_up(ErrorSums::new(split.horizon, &Levels::NONE, units), tasks, errors)
+}
+
+/// The sums of all tasks, each of which gives those of one channel. They are added up in order, some tasks at a time, because each has
+/// sums for every row of the horizon.
+fn added_up<T: Send + Sync>(
+    mut total: ErrorSums,
+    mut tasks: impl Iterator<Item = T>,
+    errors: impl Fn(&T) -> (usize, ErrorSums) + Sync,
+) -> ErrorSums {
+    loop {
+        let some: Vec<T> = tasks.by_ref().take(AT_ONCE).collect();
+        if some.is_empty() {
+            return total;
+        }
+        let sums: Vec<(usize, ErrorSums)> = some.par_iter().map(&errors).collect();
+        sums.iter().for_each(|(channel, sums)| total.merge(*channel, sums));
     }
-    total
 }
 
 /// The same for the series of a set. Of independent series, a context has no more rows than there are.
@@ -81,18 +92,10 @@ pub fn evaluate_set(
         let unknown = std::iter::repeat_n(f64::NAN, split.horizon);
         let truth: Vec<f64> = grid.truth(0).take(*end).chain(unknown).collect();
         let origins: Vec<usize> = runs.iter().cloned().flatten().collect();
-        Column { values: grid.values(), truth: &truth, units }.errors(baseline, split, &origins)
+        (*number, Column { values: grid.values(), truth: &truth, units }.errors(baseline, split, &origins))
     };
-    let mut total = ErrorSums::new(split.horizon, &Levels::NONE, units);
-    let mut all = stack.origins(part, split.context);
-    loop {
-        let some: Vec<_> = all.by_ref().take(AT_ONCE).collect();
-        if some.is_empty() {
-            return total;
-        }
-        let sums: Vec<ErrorSums> = some.par_iter().map(of_series).collect();
-        some.iter().zip(&sums).for_each(|((number, ..), sums)| total.merge(*number, sums));
-    }
+    let total = ErrorSums::new(split.horizon, &Levels::NONE, units);
+    added_up(total, stack.origins(part, split.context), of_series)
 }
 
 /// A channel of a series.
