@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use refrain_rendezvous::{Rendezvous, World};
 
-use ranks::{Rank, Setting, free_port, start};
+use ranks::{Rank, Setting, start};
+use refrain_test::free_port;
 
 /// Not a test: the processes that the tests start begin here.
 #[test]

@@ -1,13 +1,15 @@
-//! What the tests of all crates share: the devices that they run on, tensors of any dtype, and comparisons.
+//! What the tests of all crates share: the devices that they run on, free ports, tensors of any dtype, and comparisons.
 //!
 //! The unit tests of `refrain` can't use this crate: for them, its tensors are of another crate. They include
 //! `devices.rs`.
 
 mod devices;
+mod ports;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use devices::{Devices, device, devices};
+pub use ports::free_port;
 use refrain::{DType, Device, DeviceKind, Profile, Shape, Simulator, Tensor, bf16, f16};
 
 /// Whether NVIDIA's sanitizer runs the test (`REFRAIN_SANITIZER=1`), which makes it about a hundred times slower.

@@ -1,26 +1,16 @@
 //! The processes of a job, as a launcher starts them.
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use refrain_test::free_port;
 
 use super::{Place, Said, said};
 
 /// What a test waits for is there sooner or later.
 pub const LONG: Duration = Duration::from_secs(120);
-
-/// A port that is free, like the one after it.
-fn free_port() -> u16 {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = first.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// The processes of a job. Those that are still there at the end are killed.
 pub struct Job(Vec<Option<Rank>>);
@@ -44,12 +34,21 @@ impl Rank {
         let streams = [read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap())];
         Rank { child, streams }
     }
+
+    /// Kills it if it still runs; what it said.
+    fn end(mut self) -> Said {
+        let _ = self.child.kill();
+        let status = self.child.wait().unwrap();
+        let [stdout, stderr] = self.streams.map(|stream| stream.join().unwrap());
+        said(Output { status, stdout, stderr })
+    }
 }
 
 impl Job {
     /// A rank with each of these arguments, with the variables of torchrun.
     pub fn start(place: &Place, ranks: &[Vec<&str>]) -> Job {
-        let port = free_port().to_string();
+        // The ranks meet at the port after that of torchrun, which nobody uses here.
+        let port = (free_port() - 1).to_string();
         let command = |(rank, arguments): (usize, &Vec<&str>)| {
             let mut command = place.command(arguments);
             command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
@@ -80,21 +79,20 @@ impl Job {
     }
 
     /// Waits until all have ended; what each said.
+    #[track_caller]
     pub fn end(mut self) -> Vec<Said> {
         let begun = Instant::now();
-        let all = self.0.iter_mut().map(|rank| {
-            let running = &mut rank.as_mut().unwrap().child;
-            let status = loop {
-                match running.try_wait().unwrap() {
-                    Some(status) => break status,
-                    None => std::thread::sleep(Duration::from_millis(5)),
-                }
-                assert!(begun.elapsed() < LONG, "a rank does not end");
-            };
-            let [stdout, stderr] = rank.take().unwrap().streams.map(|stream| stream.join().unwrap());
-            said(Output { status, stdout, stderr })
-        });
-        all.collect()
+        let running = |rank: &mut Option<Rank>| rank.as_mut().unwrap().child.try_wait().unwrap().is_none();
+        while self.0.iter_mut().any(running) && begun.elapsed() < LONG {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let stuck = self.0.iter_mut().position(running);
+        let all: Vec<Said> = self.0.iter_mut().map(|rank| rank.take().unwrap().end()).collect();
+        if let Some(rank) = stuck {
+            let all: Vec<_> = all.iter().map(|Said { status, out, err }| (status, out, err)).collect();
+            panic!("rank {rank} does not end; what all said (status, output, errors): {all:?}");
+        }
+        all
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -13,19 +12,6 @@ const ERRAND: &str = "REFRAIN_TEST_ERRAND";
 
 /// A test that waits longer than this hangs.
 const HANGS: Duration = Duration::from_secs(30);
-
-/// A port that was free a moment ago, below those that the system gives to outgoing connections.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let next =
-            std::process::id().wrapping_mul(131).wrapping_add(7 * NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = 15_000 + (next % 15_000) as u16;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// A process that is a rank. It is killed when this is dropped.
 pub struct Rank {

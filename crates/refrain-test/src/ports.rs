@@ -1,0 +1,18 @@
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A port of the loopback interface that was free a moment ago. No two calls of a process return the same.
+///
+/// It lies below the ports that the system gives to outgoing connections: one of those could take it before a process
+/// that is started for it listens.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next =
+            std::process::id().wrapping_mul(131).wrapping_add(7 * NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 15_000 + (next % 15_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
