@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use common::devices;
-use refrain::{DType, Device, Generator, Precision, Tensor};
+use refrain::{DType, Device, Generator, Precision, Profile, Simulator, Tensor};
 use refrain_forecast::data::series::{
     CovariateColumns, CovariateScaler, Layout, ReadOptions, Scaling, SeriesSet, Split, SplitRule, Stack,
 };
@@ -16,8 +16,10 @@ use refrain_forecast::models::tsmixer::TsMixerConfig;
 use refrain_forecast::models::{Mode, ModelConfig, WindowShape};
 use refrain_forecast::settings::{CommaList, Values};
 use refrain_forecast::tasks::forecasting::conformal::Intervals;
+use refrain_forecast::tasks::forecasting::evaluation::Evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::tasks::forecasting::{Forecasting, RecordedForecaster};
+use refrain_forecast::tasks::forecasting::metrics::Units;
+use refrain_forecast::tasks::forecasting::{Forecasting, RecordedForecaster, evaluation};
 use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
 use serde_json::json;
 
@@ -206,6 +208,36 @@ fn a_forecast_sees_past_covariates_before_it_and_future_ones_within_it_and_nothi
         assert_eq!(planted(ORIGIN + 3..120, 2), base, "a future covariate after it, on {device}");
         assert_eq!(planted(0..ORIGIN - CONTEXT, 2), base, "before the context, on {device}");
     }
+}
+
+#[test]
+fn a_recorded_evaluation_has_the_errors_of_an_eager_one() {
+    let (cut, _) = cut(|_, _| {});
+    let scaler = cut.set.scaler(&cut.stack, Scaling::Standard).unwrap();
+    let (units, part) = (Units::new(&cut.set, &cut.stack, &scaler, 1), &cut.split.test);
+    for device in devices() {
+        let (windows, forecaster) = (windows(&cut, &device), forecaster(mixer(), &device));
+        let (model, intervals) = (forecaster.model(), forecaster.intervals());
+        let eager = evaluation::evaluate(model, intervals, &units, &windows, part, None).unwrap();
+        let recorded = || forecaster.evaluate(&units, &windows, part, None).unwrap();
+        assert_eq!(recorded(), eager, "{device}");
+        // A step can't be called in a worker of a thread pool.
+        assert_eq!(rayon::scope(|_| recorded()), eager, "{device}");
+    }
+    // Nobody else uses this device, and a replay makes no storage.
+    let device = Simulator::new(Profile::Discrete).device();
+    let (windows, forecaster) = (windows(&cut, &device), forecaster(mixer(), &device));
+    let storages = |evaluate: &dyn Fn() -> Evaluation| {
+        let before = device.stats().allocations;
+        evaluate();
+        device.stats().allocations - before
+    };
+    let (model, intervals) = (forecaster.model(), forecaster.intervals());
+    let recorded = || forecaster.evaluate(&units, &windows, part, None).unwrap();
+    recorded();
+    let eager = || evaluation::evaluate(model, intervals, &units, &windows, part, None).unwrap();
+    let (recorded, eager) = (storages(&recorded), storages(&eager));
+    assert!(recorded * 2 < eager, "{recorded} storages beside {eager}");
 }
 
 #[test]

@@ -85,7 +85,13 @@ fn errors_are_the_same_bits_on_all_ranks() {
     same_on_ranks(|device, ranks| {
         of_windows(device, |model, scaler, windows, part| {
             let (intervals, units) = (Intervals::learned(levels()), scaler.clone().into());
-            evaluation::evaluate(model, &intervals, &units, windows, part, ranks).unwrap()
+            let eager = evaluation::evaluate(model, &intervals, &units, windows, part, ranks).unwrap();
+            let forecaster =
+                RecordedForecaster::new(self::model(2, device), HORIZON, intervals, Precision::F32, 1)
+                    .unwrap();
+            let recorded = forecaster.evaluate(&units, windows, part, ranks).unwrap();
+            assert_eq!(format!("{recorded:?}"), format!("{eager:?}"));
+            eager
         })
     });
 }

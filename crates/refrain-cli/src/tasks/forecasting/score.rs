@@ -4,7 +4,7 @@ use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNai
 use refrain_forecast::data::series::Filled;
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::tasks::forecasting::RecordedForecaster;
-use refrain_forecast::tasks::forecasting::evaluation::{self, Evaluation};
+use refrain_forecast::tasks::forecasting::evaluation::Evaluation;
 use refrain_forecast::tasks::forecasting::metrics::{IntervalMetrics, Metrics, Units};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
@@ -108,9 +108,9 @@ pub fn measure(
     let Data { set, split, stack, scaler } = data;
     let SeriesData { season, source, .. } = &config.task.data;
     let units = Units::new(set, stack, scaler, *season);
-    let (model, intervals, ranks) = (forecaster.model(), forecaster.intervals(), job.communicator());
+    let (model, ranks) = (forecaster.model(), job.communicator());
     let Evaluation { errors, crossings, windows } =
-        evaluation::evaluate(model, intervals, &units, windows, &split.test, ranks.as_ref())?;
+        forecaster.evaluate(&units, windows, &split.test, ranks.as_ref())?;
     if !job.is_first() {
         return Ok(None);
     }

@@ -2,7 +2,7 @@
 
 use super::Levels;
 use super::adaptive::Adaptive;
-use super::evaluation::{Place, each_row};
+use super::evaluation::{Eager, Place, each_row};
 use super::loss::Loss;
 use super::quantiles::{self, Crossings, check_length};
 use super::student_t::StudentTQuantiles;
@@ -87,7 +87,7 @@ impl Calibration {
         for first in (0..channels).step_by(at_once) {
             let those = first..channels.min(first + at_once);
             let mut scores: Vec<Vec<f32>> = vec![Vec::new(); bounds.len() * those.len() * horizon];
-            each_row(model, windows, part, ranks, |Place { channel, .. }, values, truth| {
+            each_row(&Eager(model), windows, part, ranks, |Place { channel, .. }, values, truth| {
                 if !those.contains(&channel) {
                     return;
                 }

@@ -2,13 +2,13 @@
 
 use crate::Result;
 use crate::data::series::Part;
-use crate::data::windows::Windows;
+use crate::data::windows::{WindowCovariates, Windows};
 use crate::models::{Forecaster, Mode};
 use crate::tasks::forecasting::conformal::Intervals;
 use crate::tasks::forecasting::metrics::{ErrorSums, Units};
 use crate::tasks::forecasting::quantiles::{self, Crossings};
 use crate::tasks::shared::each_batch;
-use refrain::{Communicator, no_grad};
+use refrain::{Communicator, Tensor, no_grad};
 
 /// How many rows (windows times channels) are forecast at a time: enough to fill the device, few enough to save
 /// memory.
@@ -37,6 +37,8 @@ pub struct Evaluation {
 /// Several ranks can share the work: if all of them call it with their communicator and the same model and windows, each computes
 /// a part of the forecasts, and all get the result of one process, bit for bit.
 ///
+/// Each forward pass is computed eagerly; [`RecordedForecaster::evaluate`](super::RecordedForecaster::evaluate) replays a recorded one.
+///
 /// # Errors
 /// [`Error::Engine`](crate::Error::Engine) if the series and the model have different channels, or the part reaches past the series;
 /// [`Error::Model`](crate::Error::Model) if the model has no such intervals.
@@ -48,13 +50,47 @@ pub fn evaluate(
     part: &Part,
     ranks: Option<&Communicator>,
 ) -> Result<Evaluation> {
+    of_forecasts(&Eager(model), intervals, units, windows, part, ranks)
+}
+
+/// How forecasts are computed.
+pub(super) trait Forecasts {
+    /// How many values it makes for each row of a window.
+    fn length(&self) -> usize;
+
+    /// The values `[B, C, length]` of some windows, from their contexts `[B, C, context]` and covariates.
+    fn compute(&self, contexts: &Tensor, covariates: WindowCovariates) -> Result<Tensor>;
+}
+
+/// A model's own forward pass.
+pub(super) struct Eager<'m>(pub(super) &'m dyn Forecaster);
+
+impl Forecasts for Eager<'_> {
+    fn length(&self) -> usize {
+        self.0.window().horizon
+    }
+
+    fn compute(&self, contexts: &Tensor, covariates: WindowCovariates) -> Result<Tensor> {
+        self.0.forward_with(contexts, &covariates, Mode::Eval)
+    }
+}
+
+/// The errors of forecasts, as [`evaluate`] describes them.
+pub(super) fn of_forecasts(
+    forecasts: &impl Forecasts,
+    intervals: &Intervals,
+    units: &Units,
+    windows: &Windows,
+    part: &Part,
+    ranks: Option<&Communicator>,
+) -> Result<Evaluation> {
     let (channels, horizon) = (windows.channels(), windows.horizon());
-    intervals.check(model.window().horizon, horizon)?;
+    intervals.check(forecasts.length(), horizon)?;
     let mut errors = ErrorSums::new(horizon, intervals.levels(), units);
     let (mut crossings, mut quantiles) = (Crossings::default(), Vec::new());
     let mut adaptive = intervals.adaptive();
     let (mut of_windows, mut window) = (Vec::with_capacity(part.windows()), (0.0, 0_u32));
-    each_row(model, windows, part, ranks, |Place { series, channel, start }, values, truth| {
+    each_row(forecasts, windows, part, ranks, |Place { series, channel, start }, values, truth| {
         let (sorted, crossed) = intervals.sorted(values, horizon);
         crossings.add(crossed);
         match &mut adaptive {
@@ -90,13 +126,13 @@ pub(super) struct Place {
 /// has all, one after another. Values that do not count are NaN. The windows of a series come in order. Several ranks
 /// share the forecasts; `row` is called for all of them on each rank.
 pub(super) fn each_row(
-    model: &dyn Forecaster,
+    forecasts: &impl Forecasts,
     windows: &Windows,
     part: &Part,
     ranks: Option<&Communicator>,
     mut row: impl FnMut(Place, &mut [f32], &[f32]),
 ) -> Result<()> {
-    let (channels, horizon, length) = (windows.channels(), windows.horizon(), model.window().horizon);
+    let (channels, horizon, length) = (windows.channels(), windows.horizon(), forecasts.length());
     let (mut truth, mut weights) = (Vec::new(), Vec::new());
     let mut all_starts = part.starts();
     no_grad(|| {
@@ -104,7 +140,7 @@ pub(super) fn each_row(
         let lengths: Vec<usize> = batches.iter().map(|starts| starts.numel() * channels * length).collect();
         let compute = |batch: usize| {
             let starts = &batches[batch];
-            model.forward_with(&windows.cut(starts)?.0, &windows.covariates(starts)?, Mode::Eval)
+            forecasts.compute(&windows.cut(starts)?.0, windows.covariates(starts)?)
         };
         each_batch(ranks, &lengths, compute, |batch, forecast: &mut [f32]| {
             let starts = &batches[batch];

@@ -98,6 +98,12 @@ impl ModelInputs {
         Ok(all)
     }
 
+    /// The same of contexts and covariates that are on the device.
+    pub(super) fn of(contexts: Tensor, covariates: WindowCovariates) -> Vec<Tensor> {
+        let WindowCovariates { past, future, statics } = covariates;
+        [Some(contexts), past, future, statics].into_iter().flatten().collect()
+    }
+
     /// The covariates among such tensors, by their shapes.
     pub(super) fn covariates(tensors: &[Tensor], context: usize) -> WindowCovariates {
         let mut covariates = WindowCovariates::default();

@@ -1,10 +1,12 @@
 //! Forecasts by a model whose forward pass is recorded.
 
 use super::conformal::Intervals;
-use super::evaluation::ROWS_AT_ONCE;
+use super::evaluation::{Evaluation, Forecasts, ROWS_AT_ONCE, of_forecasts};
 use super::forecast::Forecast;
+use super::metrics::Units;
 use super::model_inputs::ModelInputs;
-use crate::data::series::{Scaler, Series};
+use crate::data::series::{Part, Scaler, Series};
+use crate::data::windows::{WindowCovariates, Windows};
 use crate::models::{Forecaster, Mode, WindowShape};
 use crate::tasks::recorded_passes::RecordedPasses;
 use crate::tasks::shared::each_batch;
@@ -175,6 +177,21 @@ impl RecordedForecaster {
         Forecast::of(y, &self.intervals, scaler, 1, self.window.horizon)
     }
 
+    /// The errors over all windows and channels of a part, bit for bit those of [`evaluate`](super::evaluation::evaluate). All batches
+    /// but the last one replay the same recording.
+    ///
+    /// # Errors
+    /// Those of [`evaluate`](super::evaluation::evaluate).
+    pub fn evaluate(
+        &self,
+        units: &Units,
+        windows: &Windows,
+        part: &Part,
+        ranks: Option<&Communicator>,
+    ) -> Result<Evaluation> {
+        of_forecasts(self, &self.intervals, units, windows, part, ranks)
+    }
+
     /// The forecast of windows. The scaler has the scale of each channel of each window.
     pub(super) fn forecast_inputs(
         &self,
@@ -206,5 +223,16 @@ impl fmt::Debug for RecordedForecaster {
             .field("intervals", &self.intervals)
             .field("passes", &self.passes)
             .finish()
+    }
+}
+
+impl Forecasts for RecordedForecaster {
+    fn length(&self) -> usize {
+        self.model.window().horizon
+    }
+
+    fn compute(&self, contexts: &Tensor, covariates: WindowCovariates) -> Result<Tensor> {
+        let inputs = ModelInputs::of(contexts.clone(), covariates);
+        self.passes.call(|_| Ok(inputs), |outputs| outputs.copy(0))
     }
 }
