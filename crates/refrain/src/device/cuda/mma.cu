@@ -28,6 +28,12 @@ DEVICE void load_matrices_transposed(u32* r, const void* row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
+// Two matrices, at the addresses that the first 16 lanes give.
+DEVICE void load_two_transposed(u32* r, const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(row)) : "memory");
+}
+
 #define MMA(SHAPE, TYPE) \
     "mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 #define MMA_OPERANDS(A0, A1, A2, A3, B0, B1) \

@@ -69,17 +69,21 @@ impl Fragments {
         self.key_eights.div_ceil(2) * (16 + 8 * self.eights) <= SUMS
     }
 
-    /// Numbers of shared memory for `rows` rows of a head (`Tile` in the kernel text).
+    /// Bytes of shared memory for `rows` rows of a head (`Tile` in the kernel text).
     fn tile(&self, rows: usize) -> usize {
-        let pitch = if self.head_dim <= 4 { 4 } else { self.eights * 8 + 4 };
-        (rows * pitch).next_multiple_of(32) + self.eights * 8 % 32
+        let (size, pitch) = match self.form {
+            "BF16" => (2, (self.eights | 1) * 8),
+            _ if self.head_dim <= 4 => (4, 4),
+            _ => (4, self.eights * 8 + 4),
+        };
+        (rows * pitch * size).next_multiple_of(128) + self.eights * 8 * size % 128
     }
 
-    /// Launches a kernel that needs so many numbers of shared memory for a warp, and room for so many of scores and their gradients.
+    /// Launches a kernel that needs so many bytes of shared memory for a warp, and room for so many of scores and their gradients.
     fn launch(
         &self,
         (source, entry): (&'static Source, &'static str),
-        (numbers, scores): (usize, usize),
+        (of_warp, scores): (usize, usize),
         args: &mut CudaArgs<'_>,
         operands: &[&View<'_>],
         job: &Job,
@@ -90,7 +94,7 @@ impl Fragments {
         let pitch = keys + if padded { 8 } else { 0 };
         let of_scores = |warps: usize| (warps * queries * pitch * self.dtype.size()).next_multiple_of(16);
         let zeros = if scores > 0 { 16 * keys.div_ceil(16) * self.dtype.size() } else { 0 };
-        let bytes = |warps: usize| warps * 4 * numbers + scores * of_scores(warps) + zeros;
+        let bytes = |warps: usize| warps * of_warp + scores * of_scores(warps) + zeros;
         let warps = [WARPS, WARPS / 2].into_iter().find(|&w| bytes(w) <= BYTES).unwrap_or(1);
         let spec = options
             .constants(KernelSpec::new(source, entry))
@@ -100,7 +104,7 @@ impl Fragments {
             .int("QUERY_BLOCKS", self.query_blocks as i64)
             .int("KEY_EIGHTS", self.key_eights as i64)
             .int("WARPS", warps as i64)
-            .int("TILE_BYTES", (warps * 4 * numbers) as i64)
+            .int("TILE_BYTES", (warps * of_warp) as i64)
             .int("SCORE_RUN", if scores > 0 { options.run(warps * queries, keys) as i64 } else { 1 })
             .flag("PADDED", scores > 0 && padded)
             .flag("ALIGNED", aligned(operands, 4))
@@ -116,9 +120,9 @@ impl Fragments {
         job: &Job,
         options: WeightOptions,
     ) -> Result<()> {
-        let numbers = self.tile(self.query_blocks * 16) + 2 * self.tile(self.key_eights * 8);
+        let of_warp = self.tile(self.query_blocks * 16) + 2 * self.tile(self.key_eights * 8);
         let scores = usize::from(options.before || options.after);
-        self.launch((&FORWARD, "attention_tensor_forward"), (numbers, scores), args, operands, job, options)
+        self.launch((&FORWARD, "attention_tensor_forward"), (of_warp, scores), args, operands, job, options)
     }
 
     pub(super) fn backward(
@@ -131,8 +135,8 @@ impl Fragments {
         let (queries, keys) = (self.query_blocks * 16, self.key_eights.div_ceil(2) * 16);
         // Space to transpose fragments.
         let turned = if self.form == "BF16" { 0 } else { keys * 20 };
-        let numbers = 2 * (self.tile(queries) + self.tile(keys) + queries) + turned;
+        let of_warp = 2 * (self.tile(queries) + self.tile(keys)) + 4 * (2 * queries + turned);
         let scores = usize::from(options.before) + usize::from(options.after);
-        self.launch((&BACKWARD, "attention_tensor_backward"), (numbers, scores), args, operands, job, options)
+        self.launch((&BACKWARD, "attention_tensor_backward"), (of_warp, scores), args, operands, job, options)
     }
 }

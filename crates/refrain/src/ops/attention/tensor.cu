@@ -8,6 +8,13 @@
 // lane holds the same numbers of a product as it needs of a left operand. Columns t and t + 4 work as well, if both
 // operands use them.
 
+// The numbers in shared memory.
+#if FORM == BF16
+typedef bf16_t Number;
+#else
+typedef float Number;
+#endif
+
 // Fragments per multiplication instruction.
 constexpr int UNIT = FORM == BF16 ? 2 : 1;
 
@@ -15,16 +22,21 @@ constexpr int EIGHTS = (HEAD_DIM + 7) / 8;
 // Multiplication steps for the fragments of a head.
 constexpr int STEPS = (EIGHTS + UNIT - 1) / UNIT;
 // Numbers of a row in shared memory, and the distance between rows, which avoids bank conflicts for every orientation of the
-// fragments. Of heads of up to four numbers, a fragment has half: the rest of a left operand is zero, and the columns of a right
-// one that nobody uses begin the next row.
-constexpr int WIDTH = HEAD_DIM <= 4 ? 4 : EIGHTS * 8, PITCH = WIDTH == 4 ? 4 : WIDTH + 4;
+// fragments. Of heads of up to four numbers of 32 bits, a fragment has half: the rest of a left operand is zero, and the columns of
+// a right one that nobody uses begin the next row.
+constexpr int WIDTH = FORM != BF16 && HEAD_DIM <= 4 ? 4 : EIGHTS * 8;
+constexpr int PITCH = FORM == BF16 ? (EIGHTS | 1) * 8 : WIDTH == 4 ? 4 : WIDTH + 4;
 // Threads that copy a row, four numbers each.
 constexpr int RUNS = WIDTH == 4 ? 1 : EIGHTS == 1 ? 2 : EIGHTS == 2 ? 4 : EIGHTS <= 4 ? 8 : 16;
 // With few sums, each term has its own, so that multiplications do not wait for one another.
 constexpr int CHAINS = EIGHTS <= 2 ? TERMS : 1;
 
 // Distance between heads in shared memory. Threads that copy neighbouring heads then use different banks.
-template <int ROWS> struct Tile { static constexpr int SIZE = (ROWS * PITCH + 31) / 32 * 32 + EIGHTS * 8 % 32; };
+template <int ROWS> struct Tile {
+    static constexpr int BYTES =
+        (ROWS * PITCH * (int)sizeof(Number) + 127) / 128 * 128 + EIGHTS * 8 * (int)sizeof(Number) % 128;
+    static constexpr int SIZE = BYTES / (int)sizeof(Number);
+};
 
 // Four numbers that are loaded at once.
 union Four {
@@ -59,13 +71,14 @@ struct Mover {
     }
 
     // Copies rows 0 to `count` of the heads to shared memory, and fills the rest with zeros.
-    template <int ROWS> DEVICE void load_tile(float* tiles, const Heads& x, int count) const {
+    template <int ROWS> DEVICE void load_tile(Number* tiles, const Heads& x, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP, BATCH = EACH < 8 ? EACH : 8;
-        constexpr bool DIRECT = ALIGNED && sizeof(IN) == 4;
+        constexpr bool DIRECT = ALIGNED && sizeof(IN) == sizeof(Number);
+        constexpr int BYTES = 4 * (int)sizeof(Number);
         if (run * 4 >= WIDTH) return;
         i64 stride = x.token * STEP;
         const IN* from = place(x) + row * x.token;
-        float* to = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
+        Number* to = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
         // How many rows there are from this thread's first one on, and how many fit.
         int rows = (there && run * 4 < HEAD_DIM ? count : 0) - row, room = ROWS - row;
         // Loading many batches at once would need more registers than there are. A single batch is loaded together
@@ -78,7 +91,7 @@ struct Mover {
                 int r = (begin + i) * STEP;
                 if (begin + i >= EACH) break;
                 if (DIRECT) {
-                    if (ROWS % STEP == 0 || r < room) copy_async<16>(to + r * PITCH, from, r < rows ? 16 : 0);
+                    if (ROWS % STEP == 0 || r < room) copy_async<BYTES>(to + r * PITCH, from, r < rows ? BYTES : 0);
                 } else if (r < rows) {
                     if (ALIGNED) v[i].bits = *reinterpret_cast<const Four::Bits*>(from);
                     #pragma unroll
@@ -90,34 +103,36 @@ struct Mover {
             for (int i = 0; i < BATCH; i++) {
                 int r = (begin + i) * STEP;
                 if (begin + i >= EACH) break;
-                vec<float, 4> y;
+                vec<Number, 4> y;
                 #pragma unroll
-                for (int e = 0; e < 4; e++) y.at[e] = ::to<float>(v[i].at[e]);
+                for (int e = 0; e < 4; e++) y.at[e] = ::from<Number>(::to<float>(v[i].at[e]));
                 if (!DIRECT && (ROWS % STEP == 0 || r < room)) store<4>(to + r * PITCH, y);
             }
         }
     }
 
     // Copies back to global memory.
-    template <int ROWS> DEVICE void store_tile(const Heads& x, const float* tiles, int count) const {
+    template <int ROWS> DEVICE void store_tile(const Heads& x, const Number* tiles, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP;
         if (!there || run * 4 >= HEAD_DIM) return;
         i64 stride = x.token * STEP;
         IN* to = place(x) + row * x.token;
-        const float* from = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
+        const Number* from = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
         int rows = count - row;
         #pragma unroll
         for (int i = 0; i < EACH; i++) {
             if (i * STEP < rows) {
-                vec<float, 4> y = load<4>(from + i * STEP * PITCH);
-                if (ALIGNED) {
+                const Number* at = from + i * STEP * PITCH;
+                if (ALIGNED && sizeof(IN) == sizeof(Number)) {
+                    store<4>(to, load<4>(reinterpret_cast<const IN*>(at)));
+                } else {
+                    vec<Number, 4> y = load<4>(at);
                     vec<IN, 4> v;
                     #pragma unroll
-                    for (int e = 0; e < 4; e++) v.at[e] = ::from<IN>(y.at[e]);
-                    store<4>(to, v);
-                } else {
+                    for (int e = 0; e < 4; e++) v.at[e] = ::from<IN>(::to<float>(y.at[e]));
+                    if (ALIGNED) store<4>(to, v);
                     #pragma unroll
-                    for (int e = 0; e < 4; e++) if (run * 4 + e < HEAD_DIM) to[e] = ::from<IN>(y.at[e]);
+                    for (int e = 0; e < 4; e++) if (!ALIGNED && run * 4 + e < HEAD_DIM) to[e] = v.at[e];
                 }
             }
             to += stride;
@@ -147,18 +162,6 @@ template <bool READ, typename X> DEVICE Left left(X x) {
         }
     }
     return a;
-}
-
-// A right operand of UNIT fragments.
-template <typename Y> DEVICE Right right(Y y) {
-    Right b;
-    #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        if (FORM == BF16) b.at[0][i] = pack_bf16(y(i * (UNIT - 1), 0), y(i * (UNIT - 1), 1));
-        else if (FORM == SPLIT_TF32) split_tf32(y(0, i), b.at[0][i], b.at[PARTS - 1][i]);
-        else b.at[0][i] = rounded<true>(y(0, i));
-    }
-    return b;
 }
 
 // Whether a row fills only half of what is multiplied at once.
@@ -204,10 +207,81 @@ struct Chains {
     }
 };
 
-// Numbers of group `eight` along a row in shared memory. Some rows have less than UNIT more groups.
-DEVICE float along(const float* row, int eight, int e, int t) {
+#if FORM == BF16
+// Columns 2t and 2t + 1 of group `eight` of a row in shared memory. Some rows have less than UNIT more groups.
+DEVICE u32 along(const Number* row, int eight, int t) {
+    return eight < EIGHTS ? *reinterpret_cast<const u32*>(row + eight * 8 + 2 * t) : 0;
+}
+
+// 16 rows of a tile from `row` on as a left operand, with their sign changed if `negative`.
+DEVICE Left left_rows(const Number* tile, int row, int step, bool negative = false) {
+    const int lane = threadIdx.x & 31;
+    Left a;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 x = along(tile + (row + lane / 4 + i % 2 * 8) * PITCH, step * UNIT + i / 2, lane % 4);
+        a.at[0][i] = negative ? x ^ 0x80008000 : x;
+    }
+    return a;
+}
+
+// 8 rows from `row` on as columns of a right operand.
+DEVICE Right right_rows(const Number* tile, int row, int step) {
+    const int lane = threadIdx.x & 31;
+    Right b;
+    #pragma unroll
+    for (int i = 0; i < 2; i++) b.at[0][i] = along(tile + (row + lane / 4) * PITCH, step * UNIT + i, lane % 4);
+    return b;
+}
+
+// Rows of a right operand: those of UNIT groups of 8 rows from group `eight` on, as far as a tile of ROWS rows has them, of group `d`
+// of columns.
+template <int ROWS> DEVICE Right right_columns(const Number* tile, int eight, int d) {
+    const int row = eight * 8 + (int)(threadIdx.x & 15);
+    Right b;
+    load_two_transposed(b.at[0], tile + (ROWS % 16 == 0 ? row : min(row, ROWS - 1)) * PITCH + d * 8);
+    if (ROWS % 16 != 0 && eight * 8 + 8 >= ROWS) b.at[0][1] = 0;
+    return b;
+}
+
+DEVICE void put_pair(Number* to, float x, float y) { *reinterpret_cast<u32*>(to) = pack_bf16(x, y); }
+#else
+// The same of numbers of 32 bits.
+
+// A right operand of one fragment.
+template <typename Y> DEVICE Right right(Y y) {
+    Right b;
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (FORM == SPLIT_TF32) split_tf32(y(i), b.at[0][i], b.at[PARTS - 1][i]);
+        else b.at[0][i] = rounded<true>(y(i));
+    }
+    return b;
+}
+
+// Column t or t + 4 of group `eight` of a row in shared memory.
+DEVICE float along(const Number* row, int eight, int e, int t) {
     return eight * 8 + 4 * e < WIDTH ? row[eight * 8 + t + 4 * e] : 0.0f;
 }
+
+DEVICE Left left_rows(const Number* tile, int row, int step, bool negative = false) {
+    const int g = (int)(threadIdx.x & 31) / 4, t = (int)threadIdx.x % 4;
+    return left<true>([&](int, int e) {
+        float x = along(tile + (row + g + e / 2 * 8) * PITCH, step, e % 2, t);
+        return negative ? -x : x;
+    });
+}
+
+DEVICE Right right_rows(const Number* tile, int row, int step) {
+    const int g = (int)(threadIdx.x & 31) / 4, t = (int)threadIdx.x % 4;
+    return right([&](int e) { return along(tile + (row + g) * PITCH, step, e, t); });
+}
+
+template <int ROWS> DEVICE Right right_columns(const Number* tile, int eight, int d) {
+    const int g = (int)(threadIdx.x & 31) / 4, t = (int)threadIdx.x % 4;
+    return right([&](int e) { return tile[(eight * 8 + 2 * t + e) * PITCH + d * 8 + g]; });
+}
+#endif
 
 DEVICE void put_pair(float* to, float x, float y) {
     vec<float, 2> v = {{x, y}};
@@ -215,7 +289,7 @@ DEVICE void put_pair(float* to, float x, float y) {
 }
 
 // Stores the lane's part of 16 rows: x(d, e) of fragment d, to rows from `row` and from `row + 8`.
-template <typename X> DEVICE void put_rows(float* rows, int row, int t, X x) {
+template <typename X> DEVICE void put_rows(Number* rows, int row, int t, X x) {
     #pragma unroll
     for (int d = 0; d < EIGHTS; d++) {
         #pragma unroll

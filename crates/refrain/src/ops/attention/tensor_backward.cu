@@ -6,24 +6,25 @@ constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
 // Distance between keys in the space for transposing fragments.
 constexpr int TURN_PITCH = 20;
 constexpr int TURN_SIZE = FORM == BF16 ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
-// How many warps fit on a multiprocessor by their registers. Scores in memory and dropout need some, too.
-constexpr bool MANY_REGISTERS = HAS_SCORES && (DROPS || FORM != BF16) && KEY_BLOCKS * EIGHTS > 2 ||
-    (HAS_SCORES || DROPS) && (EIGHTS > 2 || FORM == SPLIT_TF32 && KEY_BLOCKS > 2);
-constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 && !MANY_REGISTERS ? 16 : 8;
+// How many warps fit on a multiprocessor by their registers, which grow with this. Scores in memory and dropout need some, too.
+constexpr int SIZE = FORM == SPLIT_TF32 ? KEY_BLOCKS * (1 + 4 * EIGHTS) : KEY_BLOCKS * (2 + EIGHTS);
+constexpr bool FEW = SIZE <= (FORM == SPLIT_TF32 ? 13 : 9) && !(HAS_SCORES && (DROPS || FORM == TF32) && SIZE > 8);
+constexpr int RESIDENT = FEW ? 16 : FORM == BF16 || FORM == SPLIT_TF32 && SIZE <= 18 && !DROPS ? 12 : 8;
 // If they are few, the keys and values of a lane stay in registers.
 constexpr int KEPT = PARTS * (KEY_BLOCKS * STEPS * (HALF ? 4 : 8) + KEY_BLOCKS * EIGHTS * 4 / UNIT);
-constexpr bool KEEP = !DROPS && KEPT <= (RESIDENT == 16 ? 20 : 48);
+constexpr bool KEEP = !DROPS && KEPT <= (RESIDENT == 16 ? 20 : RESIDENT == 12 ? 0 : 48);
 
 KERNEL_THAT_WAITS(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
-    constexpr int NUMBERS = 2 * (Q_SIZE + K_SIZE + Q_ROWS) + TURN_SIZE;
-    static_assert((int)sizeof(float) * WARPS * NUMBERS == TILE_BYTES, "as the launch counts it");
-    float* q_tiles = reinterpret_cast<float*>(memory);
-    float* d_o_tiles = q_tiles + WARPS * Q_SIZE;
-    float* k_tiles = d_o_tiles + WARPS * Q_SIZE;
-    float* v_tiles = k_tiles + WARPS * K_SIZE;
-    float* all_tops = v_tiles + WARPS * K_SIZE;
+    constexpr int FLOATS = 2 * Q_ROWS + TURN_SIZE;
+    static_assert(WARPS * (2 * (Tile<Q_ROWS>::BYTES + Tile<K_ROWS>::BYTES) + (int)sizeof(float) * FLOATS) == TILE_BYTES,
+                  "as the launch counts it");
+    Number* q_tiles = reinterpret_cast<Number*>(memory);
+    Number* d_o_tiles = q_tiles + WARPS * Q_SIZE;
+    Number* k_tiles = d_o_tiles + WARPS * Q_SIZE;
+    Number* v_tiles = k_tiles + WARPS * K_SIZE;
+    float* all_tops = reinterpret_cast<float*>(v_tiles + WARPS * K_SIZE);
     float* all_inverses = all_tops + WARPS * Q_ROWS;
     float* turns = all_inverses + WARPS * Q_ROWS;
     i64 first_pair = (i64)blockIdx.x * WARPS;
@@ -54,38 +55,28 @@ KERNEL_THAT_WAITS(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 3
     }
     wait_for_tile();
 
-    float* q = q_tiles + warp * Q_SIZE;
-    const float* d_o = d_o_tiles + warp * Q_SIZE;
-    float* k = k_tiles + warp * K_SIZE;
-    float* v = v_tiles + warp * K_SIZE;
+    Number* q = q_tiles + warp * Q_SIZE;
+    const Number* d_o = d_o_tiles + warp * Q_SIZE;
+    Number* k = k_tiles + warp * K_SIZE;
+    Number* v = v_tiles + warp * K_SIZE;
     float* turn = turns + warp * TURN_SIZE;
     float scale = (float)j.scale, exponent_scale = HAS_SCORES ? LOG2_E : scale * LOG2_E;
     float kept_scale = (float)j.kept_scale;
     Dropout dropout(j);
 
-    // Rows of keys and values as left operands.
-    auto rows = [&](const float* x, int m, int step) {
-        return left<true>([&](int u, int e) {
-            return along(x + (m * 16 + g + e / 2 * 8) * PITCH, step * UNIT + u, e % 2, t);
-        });
-    };
-    // The keys as right operands.
-    auto columns = [&](int begin, int d) {
-        return right([&](int u, int e) { return k[((begin + u) * 8 + 2 * t + e) * PITCH + d * 8 + g]; });
-    };
     Left keys_kept[KEEP ? KEY_BLOCKS : 1][KEEP ? STEPS : 1], values_kept[KEEP ? KEY_BLOCKS : 1][KEEP ? STEPS : 1];
     Right columns_kept[KEEP ? KEY_EIGHTS : 1][KEEP ? EIGHTS : 1];
     if (KEEP) {
         #pragma unroll
         for (int i = 0; i < KEY_BLOCKS * STEPS; i++) {
             int m = KEEP ? i / STEPS : 0, step = KEEP ? i % STEPS : 0;
-            keys_kept[m][step] = rows(k, m, step);
-            values_kept[m][step] = rows(v, m, step);
+            keys_kept[m][step] = left_rows(k, m * 16, step);
+            values_kept[m][step] = left_rows(v, m * 16, step);
         }
         #pragma unroll
         for (int begin = 0; begin < KEY_EIGHTS; begin += UNIT) {
             #pragma unroll
-            for (int d = 0; d < EIGHTS; d++) columns_kept[KEEP ? begin : 0][KEEP ? d : 0] = columns(begin, d);
+            for (int d = 0; d < EIGHTS; d++) columns_kept[KEEP ? begin : 0][KEEP ? d : 0] = right_columns<K_ROWS>(k, begin, d);
         }
     }
     float dk[KEY_BLOCKS][EIGHTS][4], dv[KEY_BLOCKS][EIGHTS][4];
@@ -113,14 +104,13 @@ KERNEL_THAT_WAITS(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 3
             Right query[2], d_out[2];
             #pragma unroll
             for (int m = 0; m < KEY_BLOCKS; m++) {
-                x[m] = KEEP ? keys_kept[KEEP ? m : 0][KEEP ? step : 0] : rows(k, m, step);
-                y[m] = KEEP ? values_kept[KEEP ? m : 0][KEEP ? step : 0] : rows(v, m, step);
+                x[m] = KEEP ? keys_kept[KEEP ? m : 0][KEEP ? step : 0] : left_rows(k, m * 16, step);
+                y[m] = KEEP ? values_kept[KEEP ? m : 0][KEEP ? step : 0] : left_rows(v, m * 16, step);
             }
             #pragma unroll
             for (int n = 0; n < 2; n++) {
-                int row = (first + n * 8 + g) * PITCH;
-                query[n] = right([&](int u, int e) { return along(q + row, step * UNIT + u, e, t); });
-                d_out[n] = right([&](int u, int e) { return along(d_o + row, step * UNIT + u, e, t); });
+                query[n] = right_rows(q, first + n * 8, step);
+                d_out[n] = right_rows(d_o, first + n * 8, step);
             }
             #pragma unroll
             for (int term = 0; term < TERMS; term++) {
@@ -201,9 +191,8 @@ KERNEL_THAT_WAITS(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 3
             }
             #pragma unroll
             for (int d = 0; d < EIGHTS; d++) {
-                int at = (first + begin * 8 + 2 * t) * PITCH + d * 8 + g;
-                query[d] = right([&](int u, int e) { return q[at + (u * 8 + e) * PITCH]; });
-                d_out[d] = right([&](int u, int e) { return d_o[at + (u * 8 + e) * PITCH]; });
+                query[d] = right_columns<Q_ROWS>(q, first / 8 + begin, d);
+                d_out[d] = right_columns<Q_ROWS>(d_o, first / 8 + begin, d);
             }
             #pragma unroll
             for (int i = 0; i < EIGHTS * KEY_BLOCKS; i++) {
@@ -260,7 +249,9 @@ KERNEL_THAT_WAITS(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 3
                 put_scores(to, v, query < queries && is_key(j, key, eight), is_key(j, key + 1, eight));
             }
             #pragma unroll
-            for (int d = 0; d < EIGHTS; d++) y[d] = KEEP ? columns_kept[KEEP ? begin : 0][KEEP ? d : 0] : columns(begin, d);
+            for (int d = 0; d < EIGHTS; d++) {
+                y[d] = KEEP ? columns_kept[KEEP ? begin : 0][KEEP ? d : 0] : right_columns<K_ROWS>(k, begin, d);
+            }
             #pragma unroll
             for (int term = 0; term < TERMS; term++) {
                 #pragma unroll

@@ -10,10 +10,10 @@ constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 KERNEL_THAT_WAITS(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
-    static_assert((int)sizeof(float) * WARPS * (Q_SIZE + 2 * K_SIZE) == TILE_BYTES, "as the launch counts it");
-    float* q_tiles = reinterpret_cast<float*>(memory);
-    float* k_tiles = q_tiles + WARPS * Q_SIZE;
-    float* v_tiles = k_tiles + WARPS * K_SIZE;
+    static_assert(WARPS * (Tile<Q_ROWS>::BYTES + 2 * Tile<K_ROWS>::BYTES) == TILE_BYTES, "as the launch counts it");
+    Number* q_tiles = reinterpret_cast<Number*>(memory);
+    Number* k_tiles = q_tiles + WARPS * Q_SIZE;
+    Number* v_tiles = k_tiles + WARPS * K_SIZE;
     // The scores before, and over them those for the next layer.
     IN* scores = reinterpret_cast<IN*>(v_tiles + WARPS * K_SIZE);
     i64 first_pair = (i64)blockIdx.x * WARPS;
@@ -28,9 +28,9 @@ KERNEL_THAT_WAITS(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32
     wait_for_tile();
 
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    float* q = q_tiles + warp * Q_SIZE;
-    const float* k = k_tiles + warp * K_SIZE;
-    const float* v = v_tiles + warp * K_SIZE;
+    Number* q = q_tiles + warp * Q_SIZE;
+    const Number* k = k_tiles + warp * K_SIZE;
+    const Number* v = v_tiles + warp * K_SIZE;
     i64 pair = first_pair + warp;
     // The sign of the scale goes to the queries, so that the largest score stays the largest. Scores that are added to
     // others or handed on are scaled before the softmax.
@@ -38,15 +38,8 @@ KERNEL_THAT_WAITS(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32
     float scale = HAS_SCORES ? LOG2_E : fabsf(factor) * LOG2_E;
     Dropout dropout(j);
 
-    auto key = [&](int n, int s) {
-        return right([&](int u, int e) { return along(k + (n * 8 + g) * PITCH, s * UNIT + u, e, t); });
-    };
-    auto value = [&](int s, int d) {
-        return right([&](int u, int e) {
-            int n = s * UNIT + u;
-            return n < KEY_EIGHTS ? v[(n * 8 + 2 * t + e) * PITCH + d * 8 + g] : 0.0f;
-        });
-    };
+    auto key = [&](int n, int s) { return right_rows(k, n * 8, s); };
+    auto value = [&](int s, int d) { return right_columns<K_ROWS>(v, s * UNIT, d); };
     Right keys_kept[KEEP ? KEY_EIGHTS : 1][KEEP ? STEPS : 1], values_kept[KEEP ? KEY_STEPS : 1][KEEP ? EIGHTS : 1];
     if (KEEP) {
         #pragma unroll
@@ -73,9 +66,7 @@ KERNEL_THAT_WAITS(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32
         }
         #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-            Left x = left<true>([&](int u, int e) {
-                return sign * along(q + (first + g + e / 2 * 8) * PITCH, step * UNIT + u, e % 2, t);
-            });
+            Left x = left_rows(q, first, step, sign < 0);
             Right y[KEY_EIGHTS];
             #pragma unroll
             for (int n = 0; n < KEY_EIGHTS; n++) y[n] = KEEP ? keys_kept[KEEP ? n : 0][KEEP ? step : 0] : key(n, step);
