@@ -1,5 +1,7 @@
 //! Cholesky factorisation and triangular solves of small dense systems: f64, row-major.
 
+use rayon::prelude::*;
+
 /// The lower factor `L` of a symmetric positive definite `[n, n]` matrix: `A = L L'`. It reads only the lower
 /// triangle of `a`. `None` if a pivot is not positive.
 pub(super) fn factor(a: &[f64], n: usize) -> Option<Vec<f64>> {
@@ -20,13 +22,29 @@ pub(super) fn factor(a: &[f64], n: usize) -> Option<Vec<f64>> {
     Some(l)
 }
 
+/// How many right-hand sides a task of the thread pool solves.
+const COLUMNS_AT_ONCE: usize = 32;
+
 /// Solves `L L' X = B` in place for `[n, columns]` right-hand sides.
 pub(super) fn solve(l: &[f64], n: usize, b: &mut [f64], columns: usize) {
-    for i in 0..n {
-        eliminate(b, columns, i, 0..i, |j| l[i * n + j], l[i * n + i]);
-    }
-    for i in (0..n).rev() {
-        eliminate(b, columns, i, i + 1..n, |j| l[j * n + i], l[i * n + i]);
+    let some = |first: usize| first..columns.min(first + COLUMNS_AT_ONCE);
+    let of = |first: usize| {
+        let (of, width) = (some(first), some(first).len());
+        let mut b: Vec<f64> = b.chunks_exact(columns).flat_map(|row| &row[of.clone()]).copied().collect();
+        for i in 0..n {
+            eliminate(&mut b, width, i, 0..i, |j| l[i * n + j], l[i * n + i]);
+        }
+        for i in (0..n).rev() {
+            eliminate(&mut b, width, i, i + 1..n, |j| l[j * n + i], l[i * n + i]);
+        }
+        (of, b)
+    };
+    let firsts: Vec<usize> = (0..columns).step_by(COLUMNS_AT_ONCE).collect();
+    let solved: Vec<_> = firsts.into_par_iter().map(of).collect();
+    for (of, solved) in solved {
+        for (row, solved) in b.chunks_exact_mut(columns).zip(solved.chunks_exact(of.len())) {
+            row[of.clone()].copy_from_slice(solved);
+        }
     }
 }
 
@@ -69,7 +87,7 @@ mod tests {
 
     #[test]
     fn solves_what_it_factored() {
-        let (n, columns) = (13, 3);
+        let (n, columns) = (13, 70);
         let root: Vec<f64> = (0..n * n).map(|i| ((i * 37) % 17) as f64 / 17.0 - 0.4).collect();
         let row = |i: usize| &root[i * n..][..n];
         let a: Vec<f64> = (0..n * n)

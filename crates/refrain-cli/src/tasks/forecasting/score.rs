@@ -1,17 +1,18 @@
 //! The test errors of a model, compared with those of baselines.
 
+use refrain::DeviceKind;
 use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNaive};
 use refrain_forecast::data::series::Filled;
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::tasks::forecasting::RecordedForecaster;
 use refrain_forecast::tasks::forecasting::evaluation::Evaluation;
-use refrain_forecast::tasks::forecasting::metrics::{IntervalMetrics, Metrics, Units};
+use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, IntervalMetrics, Metrics, Units};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
 
 use super::Data;
 use crate::console::{Console, count, number, table};
-use crate::error::{Result, finite};
+use crate::error::{Error, Result, finite};
 use crate::filled;
 use crate::job::Job;
 use crate::run_config::{Forecasts, RunConfig, SeriesData};
@@ -95,6 +96,27 @@ pub(super) struct OfChannel {
     pub(super) original: Metrics,
 }
 
+/// The linear baseline, if there is one, and the errors of all baselines on the test part, by name.
+fn of_baselines(
+    config: &RunConfig<Forecasts>,
+    Data { set, split, stack, scaler }: &Data,
+    units: &Units,
+) -> Result<(Option<Linear>, Vec<(String, ErrorSums)>)> {
+    let of =
+        |baseline: &dyn Baseline| baselines::evaluate_set(baseline, set, stack, units, (split, &split.test));
+    let seasonal = SeasonalNaive::new(config.task.data.season, split.context)?;
+    // It is fitted to windows of a grid.
+    let linear = match set.is_independent() {
+        true => None,
+        false => Some(Linear::fit(&set.first().grid().standardised(scaler), split, Linear::RIDGE)?),
+    };
+    let mut sums = Vec::with_capacity(3);
+    sums.extend(linear.as_ref().map(|linear| (linear.name().to_owned(), of(linear))));
+    sums.push((format!("{} ({} rows)", seasonal.name(), seasonal.season()), of(&seasonal)));
+    sums.push((LastValue.name().to_owned(), of(&LastValue)));
+    Ok((linear, sums))
+}
+
 /// Measures a model on the test part. The processes of a job share the forecasts; the first one prints the table and returns the
 /// figures.
 pub fn measure(
@@ -109,23 +131,23 @@ pub fn measure(
     let SeriesData { season, source, .. } = &config.task.data;
     let units = Units::new(set, stack, scaler, *season);
     let (model, ranks) = (forecaster.model(), job.communicator());
-    let Evaluation { errors, crossings, windows } =
-        forecaster.evaluate(&units, windows, &split.test, ranks.as_ref())?;
-    if !job.is_first() {
-        return Ok(None);
-    }
-    let baseline =
-        |baseline: &dyn Baseline| baselines::evaluate_set(baseline, set, stack, &units, (split, &split.test));
-    let seasonal = SeasonalNaive::new(*season, split.context)?;
-    // It is fitted to windows of a grid.
-    let linear = match set.is_independent() {
-        true => None,
-        false => Some(Linear::fit(&set.first().grid().standardised(scaler), split, Linear::RIDGE)?),
+    let is_first = job.is_first();
+    let of_model = || forecaster.evaluate(&units, windows, &split.test, ranks.as_ref());
+    let of_baselines = || is_first.then(|| of_baselines(config, data, &units)).transpose();
+    let (evaluated, others) = match forecaster.device().kind() {
+        DeviceKind::Cpu => (of_model()?, of_baselines()?),
+        // The host measures the baselines while the GPU is busy with the model.
+        _ => std::thread::scope(|scope| {
+            let others = scope.spawn(of_baselines);
+            let evaluated = of_model();
+            let others = others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok::<_, Error>((evaluated?, others?))
+        })?,
     };
+    let Some((linear, others)) = others else { return Ok(None) };
+    let Evaluation { errors, crossings, windows } = evaluated;
     let mut sums = vec![(model.name().to_owned(), errors.clone())];
-    sums.extend(linear.as_ref().map(|linear| (linear.name().to_owned(), baseline(linear))));
-    sums.push((format!("{} ({} rows)", seasonal.name(), seasonal.season()), baseline(&seasonal)));
-    sums.push((LastValue.name().to_owned(), baseline(&LastValue)));
+    sums.extend(others);
     let all: Vec<(String, Metrics)> =
         sums.iter().map(|(name, sums)| (name.clone(), sums.overall())).collect();
     for (name, metrics) in &all {
