@@ -228,11 +228,16 @@ impl Cuda {
         self.faults.take().map_or(Ok(()), Err)
     }
 
-    /// cuBLASLt for a product that suits it, if it is installed. It takes an eighth of a second to load and to open, so programs without such
+    /// cuBLASLt with its plan for a product that suits it, if it is installed. It takes an eighth of a second to load and to open, so programs without such
     /// products don't.
-    pub(super) fn library(&self, product: &Product) -> Option<&cublaslt::Library> {
+    pub(super) fn library(
+        &self,
+        product: &Product,
+    ) -> Option<(&cublaslt::Library, Arc<cublaslt::LibraryPlan>)> {
+        let key = cublaslt::Key::of(product)?;
         let open = || cublaslt::Library::open(&self.shared.context.info);
-        if cublaslt::suits(product) { self.shared.products.get_or_init(open).as_ref() } else { None }
+        let library = self.shared.products.get_or_init(open).as_ref()?;
+        Some((library, library.plan(key)?))
     }
 
     /// Sends the kernels of a launch to a stream.
@@ -273,15 +278,16 @@ impl Sink for Live<'_> {
     }
 
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool> {
-        let Some(library) = self.cuda.library(product) else { return Ok(false) };
+        let Some((library, plan)) = self.cuda.library(product) else { return Ok(false) };
         let addresses = self.addresses();
         let bytes = self.launch.workspace.as_ref().map_or(0, |w| w.byte_range().len());
         let workspace = (addresses.of(Pointer::WORKSPACE)?, bytes);
-        library.run(self.stream, product, &addresses, workspace).map_err(|message| Error::Device {
+        library.run(&plan, self.stream, product, &addresses, workspace).map_err(|message| Error::Device {
             op,
             device: self.cuda.context().name().to_string(),
             message,
-        })
+        })?;
+        Ok(true)
     }
 
     fn collective(&mut self, communicator: &Communicator, call: CollectiveCall) -> Result<()> {
@@ -320,7 +326,7 @@ impl Gpu for Cuda {
     }
 
     fn library_workspace(&self, _: &'static str, product: &Product) -> Result<Option<usize>> {
-        Ok(self.library(product).and_then(|library| library.workspace(product)))
+        Ok(self.library(product).map(|(_, plan)| plan.workspace))
     }
 }
 

@@ -174,7 +174,7 @@ impl Sink for Warm<'_> {
 
     fn library_product(&mut self, _: &'static str, product: &Product) -> Result<bool> {
         // Makes the library choose its algorithm.
-        Ok(self.cuda.library(product).is_some_and(|library| library.workspace(product).is_some()))
+        Ok(self.cuda.library(product).is_some())
     }
 
     fn collective(&mut self, communicator: &Communicator, _: CollectiveCall) -> Result<()> {

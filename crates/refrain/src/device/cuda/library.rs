@@ -130,30 +130,35 @@ pub(super) fn nvrtc() -> Result<(), Missing> {
     static FOUND: OnceLock<Result<(), Missing>> = OnceLock::new();
     FOUND
         .get_or_init(|| {
-            hold("libnvrtc.so");
             // SAFETY: opens the library, whose initialisers NVIDIA means to run in any process.
-            let present = || unsafe { nvrtc::is_culib_present() };
-            if !present() {
-                let places = places();
-                preload(&places, "libnvrtc.so");
-                if !present() {
-                    return Err(format!(
-                        "NVRTC, which compiles the kernels, is missing: libnvrtc.so is not in the places \
-                         where the system looks for libraries, nor in {}; install it with `pip install \
-                         nvidia-cuda-nvrtc` or with the CUDA toolkit, or set CUDA_HOME to the toolkit's folder",
-                        listed(&places)
-                    ));
-                }
-            }
+            find("libnvrtc.so", || unsafe { nvrtc::is_culib_present() }).map_err(|places| {
+                format!(
+                    "NVRTC, which compiles the kernels, is missing: libnvrtc.so is not in the places \
+                     where the system looks for libraries, nor in {places}; install it with `pip install \
+                     nvidia-cuda-nvrtc` or with the CUDA toolkit, or set CUDA_HOME to the toolkit's folder"
+                )
+            })?;
             // SAFETY: the library is there, so this does not panic; it stays loaded.
             probe(unsafe { nvrtc::culib() }, "NVRTC", NVRTC_SYMBOLS, "install version 12 or later")
         })
         .clone()
 }
 
+/// Loads a library from where the system looks for it, or from its own folder, so that cudarc then finds it by name. Returns the other
+/// places, for a message, if it is in none.
+pub(super) fn find(name: &str, is_present: impl Fn() -> bool) -> Result<(), String> {
+    hold(name);
+    if is_present() {
+        return Ok(());
+    }
+    let places = places();
+    preload(&places, name);
+    if is_present() { Ok(()) } else { Err(listed(&places)) }
+}
+
 /// Loads a library where the system looks for it, and keeps it. cudarc loads a library to see whether it is there, unloads it and
 /// loads it once more, and cuBLASLt takes 60 ms each time.
-pub(super) fn hold(name: &str) {
+fn hold(name: &str) {
     let versions = ["", ".13", ".12", ".1"].map(|version| format!("{name}{version}"));
     let _ = versions.iter().any(|file| keeps(file.as_ref()));
 }
@@ -163,11 +168,6 @@ fn keeps(file: &OsStr) -> bool {
     // SAFETY: one of NVIDIA's libraries by its name; meant to be loaded by any process.
     let library = unsafe { libloading::Library::new(file) };
     library.map(std::mem::forget).is_ok()
-}
-
-/// Loads a library from its own folder, so that the loader then finds it by name.
-pub(super) fn preload_from_places(name: &str) {
-    preload(&places(), name);
 }
 
 /// Loads the newest library whose file name is `name` followed by a version. The loader then finds the loaded library

@@ -22,7 +22,7 @@ use cudarc::driver::sys::CUstream;
 use crate::activation::Activation;
 use crate::device::cuda::cache::Cache;
 use crate::device::cuda::context::CudaDevice;
-use crate::device::cuda::library::{hold, preload_from_places, probe};
+use crate::device::cuda::library::{find, probe};
 use crate::device::cuda::params::Addresses;
 use crate::device::cuda::{FlatOperand, Pointer, Product};
 use crate::types::DType;
@@ -82,20 +82,14 @@ const TENSOR_ALIGNMENT: usize = 16;
 
 /// Checks whether the library is installed.
 fn present() -> Result<()> {
-    hold("libcublasLt.so");
     // SAFETY: opens the library, whose initialisers NVIDIA means to run in any process.
-    let here = || unsafe { sys::is_culib_present() };
-    if !here() {
-        preload_from_places("libcublasLt.so");
-        if !here() {
-            return Err(
-                "cuBLASLt is missing: libcublasLt.so is not in the places where the system looks for \
-            libraries, nor in a CUDA toolkit or pip wheel; matrix products use the engine's own \
-                        kernels; install it with `pip install nvidia-cublas` or with the CUDA toolkit"
-                    .to_string(),
-            );
-        }
-    }
+    find("libcublasLt.so", || unsafe { sys::is_culib_present() }).map_err(|places| {
+        format!(
+            "cuBLASLt is missing: libcublasLt.so is not in the places where the system looks for libraries, nor in \
+             {places}; matrix products use the engine's own kernels; install it with `pip install nvidia-cublas` or with \
+             the CUDA toolkit"
+        )
+    })?;
     // SAFETY: the library is there, so this does not panic; it stays loaded.
     probe(unsafe { sys::culib() }, "cuBLASLt", SYMBOLS, "install version 12 or later")
 }
@@ -143,7 +137,7 @@ enum Epilogue {
 
 /// Everything that an algorithm depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
+pub(super) struct Key {
     dtype: DType,
     /// Dtype of the result and of what is added.
     result: DType,
@@ -161,7 +155,7 @@ struct Key {
 
 impl Key {
     /// `None` if the product does not suit the library.
-    fn of(p: &Product) -> Option<Key> {
+    pub(super) fn of(p: &Product) -> Option<Key> {
         let batches = p.batches();
         let work = [p.n, p.k, batches].iter().try_fold(p.m, |work, &x| work.checked_mul(x))?;
         let added = match (p.add, p.residual) {
@@ -247,13 +241,14 @@ pub(crate) fn suits(p: &Product) -> bool {
 }
 
 /// The descriptors and the algorithm of a product.
-struct LibraryPlan {
+pub(super) struct LibraryPlan {
     /// The addresses of bias and kept values are set for each call, under the lock.
     descriptor: Mutex<Descriptor>,
     /// The layouts of the library's A (our B), B (our A), C and D (our C).
     layouts: [LayoutDescriptor; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
-    workspace: usize,
+    /// The workspace bytes that the library needs.
+    pub(super) workspace: usize,
 }
 
 // SAFETY: descriptors are data that the library reads; what changes is behind a lock.
@@ -419,32 +414,24 @@ impl Library {
         Some(Library { handle, choices, plans: Mutex::default() })
     }
 
-    /// The plan of a product. `None` if the product does not suit the library.
-    fn plan(&self, product: &Product) -> Option<Arc<LibraryPlan>> {
-        let key = Key::of(product)?;
+    /// The plan of a product. `None` if the library has no algorithm for it.
+    pub(super) fn plan(&self, key: Key) -> Option<Arc<LibraryPlan>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         // If the library refuses a product once, it always refuses it.
         let plan = || LibraryPlan::new(self.handle, &self.choices, &key).ok().map(Arc::new);
         plans.entry(key).or_insert_with(plan).clone()
     }
 
-    /// The workspace bytes that the library needs. `None` if the product does not suit it.
-    pub(super) fn workspace(&self, product: &Product) -> Option<usize> {
-        self.plan(product).map(|plan| plan.workspace)
-    }
-
-    /// Runs a product of operands at `addresses` on a stream of the current context, in `workspace` (address and
-    /// bytes). Says whether it did: if not, the product is not for the library.
+    /// Runs a product, by its plan, of operands at `addresses` on a stream of the current context, in `workspace` (address and
+    /// bytes).
     pub(super) fn run(
         &self,
+        plan: &LibraryPlan,
         stream: CUstream,
         product: &Product,
         addresses: &Addresses<'_>,
         workspace: (u64, usize),
-    ) -> Result<bool> {
-        let Some(plan) = self.plan(product) else {
-            return Ok(false);
-        };
+    ) -> Result<()> {
         if plan.workspace > workspace.1 {
             return Err(format!(
                 "cuBLASLt needs a workspace of {} bytes, but there are {}",
@@ -498,7 +485,6 @@ impl Library {
                 stream.cast(),
             )
         }
-        .map_err(described)?;
-        Ok(true)
+        .map_err(described)
     }
 }
