@@ -92,14 +92,31 @@ impl<T: Real> WithSimd for PackByRows<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        match panel_vectors::<S>() {
+            2 => self.panels::<S, 2>(simd),
+            _ => self.panels::<S, 4>(simd),
+        }
+    }
+}
+
+impl<T: Real> PackByRows<'_, T> {
+    /// Packs into panels as wide as `NV` registers. The last one may be narrower.
+    #[inline(always)]
+    fn panels<S: Simd, const NV: usize>(self, simd: S) {
         let Self { b, packed } = self;
-        let widest = panel_vectors::<S>() * T::lanes::<S>();
-        for p in 0..b.rows {
-            let row = &b.data[p * b.row_stride..][..b.cols];
-            for (panel, row) in row.chunks(widest).enumerate() {
-                let width = row.len().next_multiple_of(T::lanes::<S>());
-                let to = &mut packed[panel * (b.rows + 1) * widest + (p + 1) * width..][..width];
-                copy_row(simd, row, to);
+        let (rows, lanes) = (b.rows, T::lanes::<S>());
+        let whole = b.cols / (NV * lanes);
+        let (panels, last) = packed.split_at_mut(whole * (rows + 1) * NV * lanes);
+        let panels: &mut [[T::Vector<S>; NV]] = bytemuck::cast_slice_mut(T::as_vectors_mut::<S>(panels).0);
+        let last_width = (b.cols - whole * NV * lanes).next_multiple_of(lanes);
+        for p in 0..rows {
+            let (row, rest) = b.data[p * b.row_stride..][..b.cols].split_at(whole * NV * lanes);
+            let row: &[[T::Vector<S>; NV]] = bytemuck::cast_slice(T::as_vectors::<S>(row).0);
+            for (to, x) in panels.iter_mut().skip(p + 1).step_by(rows + 1).zip(row) {
+                *to = *x;
+            }
+            if !rest.is_empty() {
+                copy_row(simd, rest, &mut last[(p + 1) * last_width..][..last_width]);
             }
         }
     }
