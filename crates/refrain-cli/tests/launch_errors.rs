@@ -6,6 +6,7 @@ mod common;
 use std::net::TcpListener;
 use std::process::{Child, Stdio};
 
+use common::job::master_port;
 use common::{Place, Said, said};
 
 /// Starts `train` with the variables of torchrun, some of which differ.
@@ -25,11 +26,6 @@ fn start(place: &Place, variables: &[(&str, &str)], more: &[&str]) -> Child {
 
 fn end(child: Child) -> Said {
     said(child.wait_with_output().unwrap())
-}
-
-/// A `MASTER_PORT`: ranks meet at the one after it, which is free.
-fn before_a_free_port() -> String {
-    (refrain_test::free_port() - 1).to_string()
 }
 
 #[test]
@@ -60,7 +56,7 @@ fn a_host_that_is_unknown_and_a_port_that_is_taken_are_named() {
 #[test]
 fn a_rank_that_is_missing_and_one_that_comes_twice_are_named() {
     let place = Place::new();
-    let before = before_a_free_port();
+    let before = master_port();
     let of = |rank, size| [("RANK", rank), ("WORLD_SIZE", size), ("MASTER_PORT", before.as_str())];
     let said = end(start(&place, &of("0", "3"), &["--rendezvous-timeout", "1s"]));
     said.failed(&["ranks 1, 2 of 3 did not come within 1s", "look at what they print", "world size 3"]);
@@ -73,7 +69,7 @@ fn a_rank_that_is_missing_and_one_that_comes_twice_are_named() {
 #[test]
 fn a_rank_with_another_secret_is_refused_and_rank_0_says_who_came() {
     let place = Place::new();
-    let before = before_a_free_port();
+    let before = master_port();
     let of = |rank, token| {
         let variables =
             [("RANK", rank), ("REFRAIN_RENDEZVOUS_TOKEN", token), ("MASTER_PORT", before.as_str())];

@@ -74,6 +74,11 @@ fn two_ranks_write_one_run_with_the_losses_of_one_process() {
         assert_ne!(two["weights_sha256"], one["weights_sha256"]);
         assert_eq!((&two["steps"], &two["best_epoch"]), (&one["steps"], &one["best_epoch"]));
         close(&two["test_mse"], &one["test_mse"]);
+        // Baselines don't depend on ranks or devices.
+        for baseline in ["linear_mse", "seasonal_naive_mse", "last_value_mse"] {
+            assert!(one[baseline].is_f64(), "{one}");
+            assert_eq!(two[baseline], one[baseline], "{baseline}, {device}");
+        }
         let (lines, expected) = (metrics(&place, device), metrics(&place, "one"));
         assert_eq!((lines.len(), expected.len()), (2, 2));
         for (line, expected) in lines.iter().zip(&expected) {

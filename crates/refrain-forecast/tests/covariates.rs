@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use common::devices;
-use refrain::{DType, Device, Generator, Precision, Profile, Simulator, Tensor};
+use refrain::{DType, Device, Generator, Precision, Profile, Simulator, Tensor, with_precision};
 use refrain_forecast::data::series::{
     CovariateColumns, CovariateScaler, Layout, ReadOptions, Scaling, SeriesSet, Split, SplitRule, Stack,
 };
@@ -216,13 +216,25 @@ fn a_recorded_evaluation_has_the_errors_of_an_eager_one() {
     let scaler = cut.set.scaler(&cut.stack, Scaling::Standard).unwrap();
     let (units, part) = (Units::new(&cut.set, &cut.stack, &scaler, 1), &cut.split.test);
     for device in devices() {
-        let (windows, forecaster) = (windows(&cut, &device), forecaster(mixer(), &device));
-        let (model, intervals) = (forecaster.model(), forecaster.intervals());
-        let eager = evaluation::evaluate(model, intervals, &units, &windows, part, None).unwrap();
-        let recorded = || forecaster.evaluate(&units, &windows, part, None).unwrap();
-        assert_eq!(recorded(), eager, "{device}");
-        // A step can't be called in a worker of a thread pool.
-        assert_eq!(rayon::scope(|_| recorded()), eager, "{device}");
+        for precision in [Precision::F32, Precision::Bf16] {
+            let (windows, model) = (windows(&cut, &device), ModelConfig::from(mixer()));
+            let model = model.build(DType::F32, &device, 5).unwrap();
+            let none = Intervals::default();
+            let forecaster = RecordedForecaster::new(model, HORIZON, none.clone(), precision, 1).unwrap();
+            let eager = |part| {
+                let evaluate =
+                    || evaluation::evaluate(forecaster.model(), &none, &units, &windows, part, None);
+                with_precision(precision, evaluate).unwrap()
+            };
+            let recorded = |part| forecaster.evaluate(&units, &windows, part, None).unwrap();
+            // A part of another length is recorded, too, and the first one replayed with other windows in between.
+            for part in [part, &cut.split.validation, part] {
+                assert_eq!(recorded(part), eager(part), "{precision:?}, {device}");
+            }
+            assert_ne!(eager(part), eager(&cut.split.validation));
+            // A step can't be called in a worker of a thread pool.
+            assert_eq!(rayon::scope(|_| recorded(part)), eager(part), "{precision:?}, {device}");
+        }
     }
     // Nobody else uses this device, and a replay makes no storage.
     let device = Simulator::new(Profile::Discrete).device();

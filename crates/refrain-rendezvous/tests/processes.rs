@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use refrain_rendezvous::{Rendezvous, World};
 
-use ranks::{Rank, Setting, start};
-use refrain_test::free_port;
+use ranks::{Rank, Setting, free_port, start};
 
 /// Not a test: the processes that the tests start begin here.
 #[test]

@@ -1,9 +1,9 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A port of the loopback interface that was free a moment ago. No two calls of a process return the same.
+/// A port of the loopback interface that was free a moment ago. Calls of a process return others, until they have had 15,000.
 ///
-/// It lies below the ports that the system gives to outgoing connections: one of those could take it before a process
+/// It lies below the ports that a system gives to outgoing connections by default: one of those could take it before a process
 /// that is started for it listens.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);

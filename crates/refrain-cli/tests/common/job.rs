@@ -5,12 +5,15 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use refrain_test::free_port;
-
 use super::{Place, Said, said};
 
 /// What a test waits for is there sooner or later.
 pub const LONG: Duration = Duration::from_secs(120);
+
+/// A `MASTER_PORT`: ranks meet at the one after it, which is free.
+pub fn master_port() -> String {
+    (refrain_test::free_port() - 1).to_string()
+}
 
 /// The processes of a job. Those that are still there at the end are killed.
 pub struct Job(Vec<Option<Rank>>);
@@ -47,8 +50,7 @@ impl Rank {
 impl Job {
     /// A rank with each of these arguments, with the variables of torchrun.
     pub fn start(place: &Place, ranks: &[Vec<&str>]) -> Job {
-        // The ranks meet at the port after that of torchrun, which nobody uses here.
-        let port = (free_port() - 1).to_string();
+        let port = master_port();
         let command = |(rank, arguments): (usize, &Vec<&str>)| {
             let mut command = place.command(arguments);
             command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());

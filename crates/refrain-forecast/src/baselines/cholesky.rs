@@ -27,23 +27,23 @@ const COLUMNS_AT_ONCE: usize = 32;
 
 /// Solves `L L' X = B` in place for `[n, columns]` right-hand sides.
 pub(super) fn solve(l: &[f64], n: usize, b: &mut [f64], columns: usize) {
-    let some = |first: usize| first..columns.min(first + COLUMNS_AT_ONCE);
-    let of = |first: usize| {
-        let (of, width) = (some(first), some(first).len());
-        let mut b: Vec<f64> = b.chunks_exact(columns).flat_map(|row| &row[of.clone()]).copied().collect();
+    let solve_some = |some: std::ops::Range<usize>| {
+        let width = some.len();
+        let mut x: Vec<f64> = b.chunks_exact(columns).flat_map(|row| &row[some.clone()]).copied().collect();
         for i in 0..n {
-            eliminate(&mut b, width, i, 0..i, |j| l[i * n + j], l[i * n + i]);
+            eliminate(&mut x, width, i, 0..i, |j| l[i * n + j], l[i * n + i]);
         }
         for i in (0..n).rev() {
-            eliminate(&mut b, width, i, i + 1..n, |j| l[j * n + i], l[i * n + i]);
+            eliminate(&mut x, width, i, i + 1..n, |j| l[j * n + i], l[i * n + i]);
         }
-        (of, b)
+        (some, x)
     };
-    let firsts: Vec<usize> = (0..columns).step_by(COLUMNS_AT_ONCE).collect();
-    let solved: Vec<_> = firsts.into_par_iter().map(of).collect();
-    for (of, solved) in solved {
-        for (row, solved) in b.chunks_exact_mut(columns).zip(solved.chunks_exact(of.len())) {
-            row[of.clone()].copy_from_slice(solved);
+    let firsts = (0..columns).step_by(COLUMNS_AT_ONCE);
+    let parts: Vec<_> = firsts.map(|first| first..columns.min(first + COLUMNS_AT_ONCE)).collect();
+    let solved: Vec<_> = parts.into_par_iter().map(solve_some).collect();
+    for (some, x) in solved {
+        for (row, x) in b.chunks_exact_mut(columns).zip(x.chunks_exact(some.len())) {
+            row[some.clone()].copy_from_slice(x);
         }
     }
 }

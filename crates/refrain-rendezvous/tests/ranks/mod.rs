@@ -1,10 +1,15 @@
 //! Ranks that are real processes: this test program, started again with an errand.
 
+// A dependency on refrain-test would be one on the engine.
+#[path = "../../../refrain-test/src/ports.rs"]
+mod ports;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+pub use ports::free_port;
 use refrain_rendezvous::{Group, Phase, RANK_FAILED, Rendezvous, Token, World, WorldOptions};
 
 /// The errand of a process that is a rank, instead of a test.

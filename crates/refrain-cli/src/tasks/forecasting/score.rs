@@ -131,20 +131,22 @@ pub fn measure(
     let SeriesData { season, source, .. } = &config.task.data;
     let units = Units::new(set, stack, scaler, *season);
     let (model, ranks) = (forecaster.model(), job.communicator());
-    let is_first = job.is_first();
-    let of_model = || forecaster.evaluate(&units, windows, &split.test, ranks.as_ref());
-    let of_baselines = || is_first.then(|| of_baselines(config, data, &units)).transpose();
-    let (evaluated, others) = match forecaster.device().kind() {
-        DeviceKind::Cpu => (of_model()?, of_baselines()?),
+    let evaluate = || forecaster.evaluate(&units, windows, &split.test, ranks.as_ref());
+    if !job.is_first() {
+        evaluate()?;
+        return Ok(None);
+    }
+    let measure_baselines = || of_baselines(config, data, &units);
+    let (evaluated, (linear, others)) = match forecaster.device().kind() {
+        DeviceKind::Cpu => (evaluate()?, measure_baselines()?),
         // The host measures the baselines while the GPU is busy with the model.
         _ => std::thread::scope(|scope| {
-            let others = scope.spawn(of_baselines);
-            let evaluated = of_model();
+            let others = scope.spawn(measure_baselines);
+            let evaluated = evaluate();
             let others = others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             Ok::<_, Error>((evaluated?, others?))
         })?,
     };
-    let Some((linear, others)) = others else { return Ok(None) };
     let Evaluation { errors, crossings, windows } = evaluated;
     let mut sums = vec![(model.name().to_owned(), errors.clone())];
     sums.extend(others);

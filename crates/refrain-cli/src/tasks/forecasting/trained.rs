@@ -1,6 +1,6 @@
 //! A trained forecaster: its errors on a series, and its forecast.
 
-use refrain::{Communicator, Device, with_precision};
+use refrain::{Communicator, Device};
 use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::series::{Series, SeriesSet};
 use refrain_forecast::models::Forecaster;
@@ -92,9 +92,7 @@ impl TrainedForecaster {
         filled::Windows::of(&data.split).report(console, config.max_gap(data.set.step()))?;
         filled::report(console, &data.set.filled(&data.split, &data.stack))?;
         let windows = data.windows(forecaster.device())?;
-        let measured = with_precision(config.precision.setting(), || {
-            score::measure(console, config, &data, &forecaster, &windows, job)
-        })?;
+        let measured = score::measure(console, config, &data, &forecaster, &windows, job)?;
         Ok(measured.map(|measured| (measured.score, measured.details)))
     }
 

@@ -40,8 +40,8 @@ pub struct Evaluation {
 /// Each forward pass is computed eagerly; [`RecordedForecaster::evaluate`](super::RecordedForecaster::evaluate) replays a recorded one.
 ///
 /// # Errors
-/// [`Error::Engine`](crate::Error::Engine) if the series and the model have different channels, or the part reaches past the series;
-/// [`Error::Model`](crate::Error::Model) if the model has no such intervals.
+/// [`Error::Engine`](crate::Error::Engine) if the part reaches past the series; [`Error::Model`](crate::Error::Model) if the series and the
+/// model have different channels, or the model has no such intervals.
 pub fn evaluate(
     model: &dyn Forecaster,
     intervals: &Intervals,
@@ -50,22 +50,22 @@ pub fn evaluate(
     part: &Part,
     ranks: Option<&Communicator>,
 ) -> Result<Evaluation> {
-    of_forecasts(&Eager(model), intervals, units, windows, part, ranks)
+    evaluate_pass(&Eager(model), intervals, units, windows, part, ranks)
 }
 
-/// How forecasts are computed.
-pub(super) trait Forecasts {
-    /// How many values it makes for each row of a window.
+/// How a model's forecasts are computed.
+pub(super) trait ForwardPass {
+    /// How many values it makes for each channel of a window.
     fn length(&self) -> usize;
 
     /// The values `[B, C, length]` of some windows, from their contexts `[B, C, context]` and covariates.
     fn compute(&self, contexts: &Tensor, covariates: WindowCovariates) -> Result<Tensor>;
 }
 
-/// A model's own forward pass.
+/// The forward pass as it is, eagerly.
 pub(super) struct Eager<'m>(pub(super) &'m dyn Forecaster);
 
-impl Forecasts for Eager<'_> {
+impl ForwardPass for Eager<'_> {
     fn length(&self) -> usize {
         self.0.window().horizon
     }
@@ -75,9 +75,9 @@ impl Forecasts for Eager<'_> {
     }
 }
 
-/// The errors of forecasts, as [`evaluate`] describes them.
-pub(super) fn of_forecasts(
-    forecasts: &impl Forecasts,
+/// [`evaluate`] with any forward pass.
+pub(super) fn evaluate_pass(
+    pass: &impl ForwardPass,
     intervals: &Intervals,
     units: &Units,
     windows: &Windows,
@@ -85,12 +85,12 @@ pub(super) fn of_forecasts(
     ranks: Option<&Communicator>,
 ) -> Result<Evaluation> {
     let (channels, horizon) = (windows.channels(), windows.horizon());
-    intervals.check(forecasts.length(), horizon)?;
+    intervals.check(pass.length(), horizon)?;
     let mut errors = ErrorSums::new(horizon, intervals.levels(), units);
     let (mut crossings, mut quantiles) = (Crossings::default(), Vec::new());
     let mut adaptive = intervals.adaptive();
     let (mut of_windows, mut window) = (Vec::with_capacity(part.windows()), (0.0, 0_u32));
-    each_row(forecasts, windows, part, ranks, |Place { series, channel, start }, values, truth| {
+    each_row(pass, windows, part, ranks, |Place { series, channel, start }, values, truth| {
         let (sorted, crossed) = intervals.sorted(values, horizon);
         crossings.add(crossed);
         match &mut adaptive {
@@ -126,13 +126,13 @@ pub(super) struct Place {
 /// has all, one after another. Values that do not count are NaN. The windows of a series come in order. Several ranks
 /// share the forecasts; `row` is called for all of them on each rank.
 pub(super) fn each_row(
-    forecasts: &impl Forecasts,
+    pass: &impl ForwardPass,
     windows: &Windows,
     part: &Part,
     ranks: Option<&Communicator>,
     mut row: impl FnMut(Place, &mut [f32], &[f32]),
 ) -> Result<()> {
-    let (channels, horizon, length) = (windows.channels(), windows.horizon(), forecasts.length());
+    let (channels, horizon, length) = (windows.channels(), windows.horizon(), pass.length());
     let (mut truth, mut weights) = (Vec::new(), Vec::new());
     let mut all_starts = part.starts();
     no_grad(|| {
@@ -140,7 +140,7 @@ pub(super) fn each_row(
         let lengths: Vec<usize> = batches.iter().map(|starts| starts.numel() * channels * length).collect();
         let compute = |batch: usize| {
             let starts = &batches[batch];
-            forecasts.compute(&windows.cut(starts)?.0, windows.covariates(starts)?)
+            pass.compute(&windows.cut(starts)?.0, windows.covariates(starts)?)
         };
         each_batch(ranks, &lengths, compute, |batch, forecast: &mut [f32]| {
             let starts = &batches[batch];

@@ -1,7 +1,7 @@
 //! Forecasts by a model whose forward pass is recorded.
 
 use super::conformal::Intervals;
-use super::evaluation::{Evaluation, Forecasts, ROWS_AT_ONCE, of_forecasts};
+use super::evaluation::{Evaluation, ForwardPass, ROWS_AT_ONCE, evaluate_pass};
 use super::forecast::Forecast;
 use super::metrics::Units;
 use super::model_inputs::ModelInputs;
@@ -177,11 +177,12 @@ impl RecordedForecaster {
         Forecast::of(y, &self.intervals, scaler, 1, self.window.horizon)
     }
 
-    /// The errors over all windows and channels of a part, bit for bit those of [`evaluate`](super::evaluation::evaluate). All batches
-    /// but the last one replay the same recording.
+    /// The errors over all windows and channels of a part, bit for bit those of [`evaluate`](super::evaluation::evaluate) in the precision
+    /// of the forecaster. All batches but the last one replay the same recording.
     ///
     /// # Errors
-    /// Those of [`evaluate`](super::evaluation::evaluate).
+    /// [`Error::Engine`] if the model refuses the windows' channels or covariates, its forward pass can't be recorded, or the part reaches
+    /// past the series; [`Error::Model`] if the model has no such intervals.
     pub fn evaluate(
         &self,
         units: &Units,
@@ -189,7 +190,7 @@ impl RecordedForecaster {
         part: &Part,
         ranks: Option<&Communicator>,
     ) -> Result<Evaluation> {
-        of_forecasts(self, &self.intervals, units, windows, part, ranks)
+        evaluate_pass(self, &self.intervals, units, windows, part, ranks)
     }
 
     /// The forecast of windows. The scaler has the scale of each channel of each window.
@@ -226,7 +227,7 @@ impl fmt::Debug for RecordedForecaster {
     }
 }
 
-impl Forecasts for RecordedForecaster {
+impl ForwardPass for RecordedForecaster {
     fn length(&self) -> usize {
         self.model.window().horizon
     }

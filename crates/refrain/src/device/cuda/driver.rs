@@ -228,8 +228,8 @@ impl Cuda {
         self.faults.take().map_or(Ok(()), Err)
     }
 
-    /// cuBLASLt with its plan for a product that suits it, if it is installed. It takes an eighth of a second to load and to open, so programs without such
-    /// products don't.
+    /// cuBLASLt with its plan for a product that suits it, if it is installed. It takes an eighth of a second to load and to
+    /// open, so programs without such products don't.
     pub(super) fn library(
         &self,
         product: &Product,

@@ -134,8 +134,9 @@ pub(super) fn nvrtc() -> Result<(), Missing> {
             find("libnvrtc.so", || unsafe { nvrtc::is_culib_present() }).map_err(|places| {
                 format!(
                     "NVRTC, which compiles the kernels, is missing: libnvrtc.so is not in the places \
-                     where the system looks for libraries, nor in {places}; install it with `pip install \
-                     nvidia-cuda-nvrtc` or with the CUDA toolkit, or set CUDA_HOME to the toolkit's folder"
+                     where the system looks for libraries, nor in {}; install it with `pip install \
+                     nvidia-cuda-nvrtc` or with the CUDA toolkit, or set CUDA_HOME to the toolkit's folder",
+                    listed(&places)
                 )
             })?;
             // SAFETY: the library is there, so this does not panic; it stays loaded.
@@ -144,16 +145,16 @@ pub(super) fn nvrtc() -> Result<(), Missing> {
         .clone()
 }
 
-/// Loads a library from where the system looks for it, or from its own folder, so that cudarc then finds it by name. Returns the other
-/// places, for a message, if it is in none.
-pub(super) fn find(name: &str, is_present: impl Fn() -> bool) -> Result<(), String> {
+/// Loads a library from where the system looks for it, or from its own folder, so that cudarc then finds it by name. If it is nowhere,
+/// the error is the folders beside the system's.
+pub(super) fn find(name: &str, is_present: impl Fn() -> bool) -> Result<(), Vec<PathBuf>> {
     hold(name);
     if is_present() {
         return Ok(());
     }
     let places = places();
     preload(&places, name);
-    if is_present() { Ok(()) } else { Err(listed(&places)) }
+    if is_present() { Ok(()) } else { Err(places) }
 }
 
 /// Loads a library where the system looks for it, and keeps it. cudarc loads a library to see whether it is there, unloads it and

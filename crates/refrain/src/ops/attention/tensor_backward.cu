@@ -6,13 +6,14 @@ constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
 // Distance between keys in the space for transposing fragments.
 constexpr int TURN_PITCH = 20;
 constexpr int TURN_SIZE = FORM == BF16 ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
-// How many warps fit on a multiprocessor by their registers, which grow with this. Scores in memory and dropout need some, too.
-constexpr int SIZE = FORM == SPLIT_TF32 ? KEY_BLOCKS * (1 + 4 * EIGHTS) : KEY_BLOCKS * (2 + EIGHTS);
-constexpr bool FEW = SIZE <= (FORM == SPLIT_TF32 ? 13 : 9) && !(HAS_SCORES && (DROPS || FORM == TF32) && SIZE > 8);
-constexpr int RESIDENT = FEW ? 16 : FORM == BF16 || FORM == SPLIT_TF32 && SIZE <= 18 && !DROPS ? 12 : 8;
+// A measure of the registers of a lane, and how many warps fit on a multiprocessor by them. Scores in memory and dropout need some, too.
+constexpr int REGISTERS = FORM == SPLIT_TF32 ? KEY_BLOCKS * (1 + 4 * EIGHTS) : KEY_BLOCKS * (2 + EIGHTS);
+constexpr bool FEW =
+    REGISTERS <= (FORM == SPLIT_TF32 ? 13 : 9) && !(HAS_SCORES && (DROPS || FORM == TF32) && REGISTERS > 8);
+constexpr int RESIDENT = FEW ? 16 : FORM == BF16 || FORM == SPLIT_TF32 && REGISTERS <= 18 && !DROPS ? 12 : 8;
 // If they are few, the keys and values of a lane stay in registers.
 constexpr int KEPT = PARTS * (KEY_BLOCKS * STEPS * (HALF ? 4 : 8) + KEY_BLOCKS * EIGHTS * 4 / UNIT);
-constexpr bool KEEP = !DROPS && KEPT <= (RESIDENT == 16 ? 20 : RESIDENT == 12 ? 0 : 48);
+constexpr bool KEEP = !DROPS && RESIDENT != 12 && KEPT <= (RESIDENT == 16 ? 20 : 48);
 
 KERNEL_THAT_WAITS(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;

@@ -4,7 +4,7 @@
 constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= (DROPS ? 8 : 12);
 // How many warps fit on a multiprocessor by their registers.
 constexpr int RESIDENT =
-    FORM == BF16 && WIDTH == 4 && KEY_EIGHTS <= 6 && !DROPS ? 28 : KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
+    FORM == BF16 && HEAD_DIM <= 4 && KEY_EIGHTS <= 6 && !DROPS ? 28 : KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
 KERNEL_THAT_WAITS(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {

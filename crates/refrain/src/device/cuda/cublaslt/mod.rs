@@ -22,7 +22,7 @@ use cudarc::driver::sys::CUstream;
 use crate::activation::Activation;
 use crate::device::cuda::cache::Cache;
 use crate::device::cuda::context::CudaDevice;
-use crate::device::cuda::library::{find, probe};
+use crate::device::cuda::library::{find, listed, probe};
 use crate::device::cuda::params::Addresses;
 use crate::device::cuda::{FlatOperand, Pointer, Product};
 use crate::types::DType;
@@ -86,8 +86,9 @@ fn present() -> Result<()> {
     find("libcublasLt.so", || unsafe { sys::is_culib_present() }).map_err(|places| {
         format!(
             "cuBLASLt is missing: libcublasLt.so is not in the places where the system looks for libraries, nor in \
-             {places}; matrix products use the engine's own kernels; install it with `pip install nvidia-cublas` or with \
-             the CUDA toolkit"
+             {}; matrix products use the engine's own kernels; install it with `pip install nvidia-cublas` or with \
+             the CUDA toolkit",
+            listed(&places)
         )
     })?;
     // SAFETY: the library is there, so this does not panic; it stays loaded.
