@@ -1,21 +1,18 @@
 //! What the tests of all crates share: the devices that they run on, free ports, tensors of any dtype, and comparisons.
 //!
 //! The unit tests of `refrain` can't use this crate: for them, its tensors are of another crate. They include
-//! `devices.rs`.
+//! `devices.rs` and `sanitizer.rs`.
 
 mod devices;
 mod ports;
+mod sanitizer;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use devices::{Devices, device, devices};
 pub use ports::free_port;
 use refrain::{DType, Device, DeviceKind, Profile, Shape, Simulator, Tensor, bf16, f16};
-
-/// Whether NVIDIA's sanitizer runs the test (`REFRAIN_SANITIZER=1`), which makes it about a hundred times slower.
-pub fn sanitized() -> bool {
-    std::env::var("REFRAIN_SANITIZER").is_ok_and(|v| v == "1")
-}
+pub use sanitizer::{gradcheck, sanitized};
 
 /// Lets the tests of a program run one at a time: those that read a device's counters, and those beside one with an index out of
 /// range, which a GPU reports to the next call on it.

@@ -2,8 +2,11 @@
 
 #[path = "../../../refrain-test/src/devices.rs"]
 mod list;
+#[path = "../../../refrain-test/src/sanitizer.rs"]
+mod sanitizer;
 
 pub(crate) use list::devices;
+pub(crate) use sanitizer::gradcheck;
 
 use crate::{DType, Device, DeviceKind, Error, Result, Tensor};
 

@@ -1,8 +1,8 @@
 use super::{Attention, Op, cuda};
 use crate::device::cuda::{Pointer, View};
 use crate::device::{Launch, Mode, Operand};
-use crate::ops::testing::{assert_close, devices, values};
-use crate::{DType, Device, Error, Precision, Tensor, gradcheck, no_grad, with_precision};
+use crate::ops::testing::{assert_close, devices, gradcheck, values};
+use crate::{DType, Device, Error, Precision, Tensor, no_grad, with_precision};
 
 fn ramp(shape: &[usize], step: f64, device: &Device) -> Tensor {
     let n = shape.iter().product();

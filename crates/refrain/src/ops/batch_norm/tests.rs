@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, leaf, values};
-use crate::{DType, Device, Error, Result, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, values};
+use crate::{DType, Device, Error, Result, Tensor};
 
 /// Weight, bias, running mean and running variance of some channels.
 fn parameters(channels: usize, dtype: DType, device: &Device) -> [Tensor; 4] {

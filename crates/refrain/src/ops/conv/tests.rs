@@ -1,7 +1,7 @@
-use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
 use crate::{
     Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Device, Error,
-    Precision, Result, Tensor, gradcheck, on_one_thread, with_precision,
+    Precision, Result, Tensor, on_one_thread, with_precision,
 };
 
 fn tensor(shape: &[usize], device: &Device) -> Tensor {

@@ -1,6 +1,6 @@
 use crate::ops::random::philox;
-use crate::ops::testing::devices;
-use crate::{DType, Device, Error, Generator, Tensor, gradcheck, no_grad};
+use crate::ops::testing::{devices, gradcheck};
+use crate::{DType, Device, Error, Generator, Tensor, no_grad};
 
 fn generator(seed: u64, device: &Device) -> Generator {
     Generator::new(device, seed).unwrap()

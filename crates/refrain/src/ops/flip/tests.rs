@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, leaf};
-use crate::{DType, Device, Tensor, gradcheck};
+use crate::ops::testing::{devices, gradcheck, leaf};
+use crate::{DType, Device, Tensor};
 
 fn counted(shape: &[usize], dtype: DType, device: &Device) -> Tensor {
     let n: usize = shape.iter().product();

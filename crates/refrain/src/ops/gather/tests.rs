@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_sums, devices, error_of, leaf, own_devices, values};
-use crate::{DType, Device, DeviceKind, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_sums, devices, error_of, gradcheck, leaf, own_devices, values};
+use crate::{DType, Device, DeviceKind, Error, Tensor};
 
 fn range(shape: &[usize], device: &Device) -> Tensor {
     let n: usize = shape.iter().product();

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, leaf, values};
-use crate::{DType, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, values};
+use crate::{DType, Error, Tensor};
 
 #[test]
 fn vectors_along_any_axis_have_length_one_in_every_dtype() {

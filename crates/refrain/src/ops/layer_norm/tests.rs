@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
-use crate::{DType, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use crate::{DType, Error, Tensor};
 
 #[test]
 fn rows_are_normalised_scaled_and_shifted() {

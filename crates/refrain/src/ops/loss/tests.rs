@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, error_of, leaf, numbers, own_devices, values};
-use crate::{DType, Device, DeviceKind, Error, Reduction, Result, Step, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, devices, error_of, gradcheck, leaf, numbers, own_devices, values};
+use crate::{DType, Device, DeviceKind, Error, Reduction, Result, Step, Tensor};
 
 type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
 

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, leaf, values};
-use crate::{DType, Error, Step, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, values};
+use crate::{DType, Error, Step, Tensor};
 
 #[test]
 fn sums_over_any_axes_are_right_and_have_gradients() {

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
-use crate::{DType, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use crate::{DType, Tensor};
 
 /// The running sums and products in f64, one after the other.
 fn expected(x: &[f64], [outer, n, inner]: [usize; 3], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {

@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, leaf};
-use crate::{DType, Tensor, gradcheck};
+use crate::ops::testing::{devices, gradcheck, leaf};
+use crate::{DType, Tensor};
 
 /// Numbers without a pattern, of which several are equal.
 fn sample(n: usize) -> Vec<f64> {

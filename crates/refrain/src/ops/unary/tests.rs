@@ -1,7 +1,7 @@
 use half::{bf16, f16};
 
-use crate::ops::testing::devices;
-use crate::{DType, Device, Element, Error, Tensor, gradcheck};
+use crate::ops::testing::{devices, gradcheck};
+use crate::{DType, Device, Element, Error, Tensor};
 
 #[test]
 fn gradients_agree_with_finite_differences() {

@@ -135,8 +135,8 @@ impl Tensor {
 
 #[cfg(test)]
 mod tests {
-    use crate::ops::testing::{devices, leaf, values};
-    use crate::{DType, Error, Tensor, gradcheck};
+    use crate::ops::testing::{devices, gradcheck, leaf, values};
+    use crate::{DType, Error, Tensor};
 
     #[test]
     fn every_dtype_is_filled_and_the_value_is_rounded_once() {

@@ -1,5 +1,5 @@
-use crate::ops::testing::devices;
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::{devices, gradcheck};
+use crate::{DType, Device, Error, Tensor};
 
 fn condition(values: &[bool], shape: &[usize], device: &Device) -> Tensor {
     Tensor::from_slice(values, shape, device).unwrap()

@@ -1,7 +1,7 @@
 //! The example of CONTRIBUTING is an operation like any other.
 
-use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
-use crate::{DType, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use crate::{DType, Error, Tensor};
 
 #[test]
 fn the_page_shows_this_code() {
