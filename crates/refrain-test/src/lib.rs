@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use devices::{Devices, device, devices};
 pub use ports::free_port;
 use refrain::{DType, Device, DeviceKind, Profile, Shape, Simulator, Tensor, bf16, f16};
-pub use sanitizer::{gradcheck, sanitized};
+pub use sanitizer::{gradcheck, sanitized, shortened};
 
 /// Lets the tests of a program run one at a time: those that read a device's counters, and those beside one with an index out of
 /// range, which a GPU reports to the next call on it.

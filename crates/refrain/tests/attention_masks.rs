@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{devices, simulators, values};
+use common::{devices, gradcheck, shortened, simulators, values};
 use refrain::{
-    DType, Device, Error, Generator, Precision, Result, SdpaOptions, Step, Tensor, gradcheck, with_precision,
+    DType, Device, Error, Generator, Precision, Result, SdpaOptions, Step, Tensor, with_precision,
 };
 
 /// Numbers between -1 and 1.
@@ -176,9 +176,9 @@ const KINDS: [(DType, Precision, f64); 6] = [
 #[test]
 fn masks_agree_with_the_operations_that_attention_is_made_of_in_every_dtype_and_precision() {
     let cpu = Device::cpu();
-    for case in cases() {
+    for (turn, case) in cases().into_iter().enumerate() {
         let exact = case.inputs(&cpu);
-        for (dtype, precision, tolerance) in KINDS {
+        for (dtype, precision, tolerance) in shortened(KINDS, turn, 2) {
             let rounded = exact.each_ref().map(|t| t.to_dtype(dtype).unwrap());
             let wide = rounded.each_ref().map(|t| t.to_dtype(DType::F64).unwrap());
             let expected = case.results(&wide, |x| case.composed(x));

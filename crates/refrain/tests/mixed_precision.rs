@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{kernels, simulators, tensor, values};
+use common::{kernels, shortened, simulators, tensor, values};
 use refrain::{Activation, DType, Device, Error, Precision, Result, Step, Tensor, no_grad, with_precision};
 
 use DType::{BF16, F16, F32, F64};
@@ -82,8 +82,9 @@ const LINEARS: [(DType, DType, DType, DType, Precision, DType); 11] = [
 fn linear_rounds_factors_once_and_keeps_the_gradients_of_f32_in_f32() {
     for device in kernels() {
         // Of whole tiles and vectors, of odd sizes, of few columns, and of a sum so long that it is cut.
-        for (m, k, n) in [(70, 40, 24), (33, 19, 37), (50, 64, 3), (2500, 16, 64), (300, 256, 136)] {
-            for (x, w, b, r, precision, y) in LINEARS {
+        let sizes = [(70, 40, 24), (33, 19, 37), (50, 64, 3), (2500, 16, 64), (300, 256, 136)];
+        for (turn, (m, k, n)) in sizes.into_iter().enumerate() {
+            for (x, w, b, r, precision, y) in shortened(LINEARS, turn, 3) {
                 let what = format!("{x} {w} {b} {r} under {precision:?}, {m} x {k} x {n}");
                 let leaves = [
                     leaf(&[m, k], 1, x, &device),

@@ -5,9 +5,9 @@
 mod common;
 mod reference_support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use common::{FLOATS, devices};
+use common::{FLOATS, devices, sanitized, shortened};
 use reference_support::arrange::Place;
 use reference_support::case::{Case, load};
 use reference_support::{Entry, entries, run};
@@ -24,7 +24,15 @@ fn check(name: &str) {
     assert!(missing.is_empty(), "{name}: operations without an entry in the table: {missing:?}");
     let mut failures = Vec::new();
     let mut checked = 0;
+    let mut numbers = BTreeMap::new();
     for case in &cases {
+        // Under the sanitizer every second case, in one place and one dtype, and the first with so many inputs in all dtypes.
+        let number = *numbers.entry((&case.op, case.inputs.len())).and_modify(|n| *n += 1).or_insert(0);
+        if sanitized() && number % 2 == 1 {
+            continue;
+        }
+        let turn = number / 2;
+        let dtypes = || shortened(FLOATS, turn, if turn == 0 { 1 } else { FLOATS.len() });
         let entry = entries.iter().find(|e| e.op == case.op).unwrap();
         for device in devices() {
             let allowed = match run::allowed(case, entry, &device) {
@@ -34,8 +42,8 @@ fn check(name: &str) {
                     continue;
                 }
             };
-            for dtype in FLOATS.into_iter().filter(|&d| run::applies(case, d)) {
-                for at in [Place::Plain, Place::Reversed, Place::Window] {
+            for dtype in dtypes().filter(|&d| run::applies(case, d)) {
+                for at in shortened([Place::Window, Place::Plain, Place::Reversed], turn, 3) {
                     let told = |e: String| format!("{} on {device} in {dtype}, {at:?}: {e}", case.name);
                     failures.extend(
                         run::forward_and_backward(case, entry, &device, dtype, at, &allowed).err().map(told),

@@ -2,7 +2,7 @@
 #![allow(dead_code, unused_imports)] // Each test file uses a part.
 
 use refrain::{DType, Tensor};
-pub use refrain_test::{assert_close, assert_within, device, turn, values};
+pub use refrain_test::{assert_close, assert_within, device, gradcheck, sanitized, shortened, turn, values};
 use safetensors::SafeTensors;
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ mod list;
 mod sanitizer;
 
 pub(crate) use list::devices;
-pub(crate) use sanitizer::gradcheck;
+pub(crate) use sanitizer::{gradcheck, sanitized, shortened};
 
 use crate::{DType, Device, DeviceKind, Error, Result, Tensor};
 

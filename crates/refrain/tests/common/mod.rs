@@ -7,7 +7,9 @@ pub mod training;
 use std::path::PathBuf;
 
 use refrain::{DType, Device, Error, Result, Step, Tensor};
-pub use refrain_test::{FLOATS, devices, kernels, sanitized, simulators, strict, tensor, turn, values};
+pub use refrain_test::{
+    FLOATS, devices, gradcheck, kernels, sanitized, shortened, simulators, strict, tensor, turn, values,
+};
 
 /// The crate's folder, found when the test runs, since programs are also copied to other machines.
 pub fn folder() -> PathBuf {

@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, values};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, shortened, values};
 use crate::{DType, Device, Error, Result, Tensor};
 
 /// Weight, bias, running mean and running variance of some channels.
@@ -115,8 +115,9 @@ fn gradients_of_many_values_are_those_of_the_formula() {
     ];
     let dtypes = [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::F16, 2e-3), (DType::BF16, 2e-2)];
     for device in devices() {
+        let cases = cases.into_iter().enumerate();
         for ((shape, axis, others), (dtype, tolerance)) in
-            cases.into_iter().flat_map(|case| dtypes.map(|dtype| (case, dtype)))
+            cases.flat_map(|(turn, case)| shortened(dtypes, turn, 2).map(move |dtype| (case, dtype)))
         {
             let x = leaf(&shape, &device).detach().to_dtype(dtype).unwrap();
             let parameter_dtype = if dtype == DType::BF16 { DType::F32 } else { dtype };

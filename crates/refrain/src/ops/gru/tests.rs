@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, values};
+use crate::ops::testing::{assert_close, devices, gradcheck, leaf, shortened, values};
 use crate::{DType, Device, DeviceKind, Error, Precision, Tensor, with_precision};
 
 /// The same states from single operations, step by step.
@@ -55,8 +55,14 @@ fn gru(x: &[Tensor; 4]) -> Tensor {
 }
 
 /// Compares states and gradients with those of the parts, relative to the largest.
-fn compare(sizes: &[[usize; 3]], dtype: DType, mixed: bool, tolerance: f64, device: &Device) {
-    for &[batch, steps, hidden] in sizes {
+fn compare(
+    sizes: impl IntoIterator<Item = [usize; 3]>,
+    dtype: DType,
+    mixed: bool,
+    tolerance: f64,
+    device: &Device,
+) {
+    for [batch, steps, hidden] in sizes {
         let all = operands(batch, steps, hidden, device);
         let exact = run(&all, DType::F64, false, |x| composed(&x[0], &x[1], &x[2], &x[3]), device);
         for (got, exact) in run(&all, dtype, mixed, gru, device).iter().zip(&exact) {
@@ -84,40 +90,45 @@ const SIZES: [[usize; 3]; 13] = [
     [2, 2, 600],
 ];
 
+/// Under the sanitizer some, among them one for each place where a GPU keeps the weight.
+fn sizes() -> impl Iterator<Item = [usize; 3]> {
+    shortened(SIZES, 0, 3)
+}
+
 #[test]
 fn states_and_gradients_are_those_of_the_parts_in_f64() {
     for device in devices() {
-        compare(&SIZES, DType::F64, false, 1e-13, &device);
+        compare(sizes(), DType::F64, false, 1e-13, &device);
     }
 }
 
 #[test]
 fn states_and_gradients_are_those_of_the_parts_in_f32() {
     for device in devices() {
-        compare(&SIZES, DType::F32, false, 1e-5, &device);
+        compare(sizes(), DType::F32, false, 1e-5, &device);
     }
 }
 
 #[test]
 fn states_and_gradients_are_those_of_the_parts_in_f16() {
     for device in devices() {
-        compare(&SIZES, DType::F16, false, 4e-3, &device);
+        compare(sizes(), DType::F16, false, 4e-3, &device);
     }
 }
 
 #[test]
 fn states_and_gradients_are_those_of_the_parts_in_bf16() {
     for device in devices() {
-        compare(&SIZES, DType::BF16, false, 3e-2, &device);
+        compare(sizes(), DType::BF16, false, 3e-2, &device);
     }
 }
 
 #[test]
 fn beside_f16_and_bf16_weight_and_bias_may_be_f32() {
     for device in devices() {
-        let sizes = [[2, 7, 5], [7, 5, 64], [70, 2, 256]];
-        compare(&sizes, DType::F16, true, 4e-3, &device);
-        compare(&sizes, DType::BF16, true, 3e-2, &device);
+        let sizes = || shortened([[2, 7, 5], [7, 5, 64], [70, 2, 256]], 0, 2);
+        compare(sizes(), DType::F16, true, 4e-3, &device);
+        compare(sizes(), DType::BF16, true, 3e-2, &device);
     }
 }
 

@@ -1,4 +1,4 @@
-use crate::ops::testing::{devices, gradcheck, leaf};
+use crate::ops::testing::{devices, gradcheck, leaf, sanitized, shortened};
 use crate::{DType, Tensor};
 
 /// Numbers without a pattern, of which several are equal.
@@ -34,7 +34,7 @@ fn f64s(t: &Tensor) -> Vec<f64> {
 fn lines_are_in_order_and_equal_elements_keep_theirs() {
     for device in devices() {
         // Around the sizes at which a GPU takes another way, with one and with many lines.
-        for [outer, n, inner] in [
+        let sizes = [
             [1, 1, 1],
             [300, 7, 1],
             [5, 64, 1],
@@ -44,9 +44,11 @@ fn lines_are_in_order_and_equal_elements_keep_theirs() {
             [2, 5000, 3],
             [3, 20_000, 1],
             [1, 300_001, 1],
-        ] {
+        ];
+        let sizes = sizes.into_iter().filter(|[_, n, _]| !sanitized() || *n < 100_000);
+        for (turn, [outer, n, inner]) in sizes.enumerate() {
             let x = sample(outer * n * inner);
-            for dtype in [DType::F64, DType::F32, DType::I64, DType::I32] {
+            for dtype in shortened([DType::F64, DType::F32, DType::I64, DType::I32], turn, 2) {
                 let t = Tensor::from_slice(&x, [outer, n, inner], &device).unwrap().to_dtype(dtype).unwrap();
                 for descending in [false, true] {
                     let (values, positions) = t.sort(1, descending).unwrap();
