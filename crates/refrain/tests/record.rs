@@ -3,7 +3,7 @@
 mod common;
 
 use common::training::{Model, batch};
-use common::{devices, simulators};
+use common::{devices, sanitized, simulators};
 use refrain::{Device, Error, Profile, Simulator, Step};
 
 /// Steps until the learning rate has come down.
@@ -15,7 +15,8 @@ fn recorded_training_is_bit_for_bit_eager_training() {
         let (eager, recorded) = (Model::new(&device, STEPS), Model::new(&device, STEPS));
         let mut step = Step::new(&device, |b| Ok(vec![recorded.train(&b[0], &b[1])?]));
         let (mut first, mut last) = (0.0, 0.0);
-        for i in 0..200 {
+        let steps = if sanitized() { 12 } else { 200 };
+        for i in 0..steps {
             // The last batch of each epoch is smaller.
             let size = if i % 10 == 9 { 3 } else { 8 };
             let b = batch(i % 4, size, &device);
@@ -27,7 +28,7 @@ fn recorded_training_is_bit_for_bit_eager_training() {
             // The same batch as the first.
             last = if i == 196 { loss } else { last };
         }
-        assert!(last < 0.7 * first, "the loss went from {first} to {last}");
+        assert!(sanitized() || last < 0.7 * first, "the loss went from {first} to {last}");
         assert_eq!(step.programs(), 2);
         let program = step.program().unwrap();
         assert!(program.block_bytes() * 10 <= program.live_bytes() * 11);

@@ -6,15 +6,27 @@
 mod common;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use common::training::{Model, batch};
-use common::{devices, turn};
+use common::{devices, sanitized, turn};
 use refrain::{DType, Device, Stats, Step, Tensor, no_grad};
 
-/// The turns of a cycle, and the replays per turn.
-const TURNS: usize = 50;
-const REPLAYS: u64 = 65;
+/// The turns of a cycle. Under the sanitizer a few, in which each batch is replayed.
+fn turns() -> Range<usize> {
+    if sanitized() { 14..25 } else { 0..50 }
+}
+
+fn replays_of_turn(turn: usize) -> usize {
+    if turn % 10 == 5 { 4 } else { 1 }
+}
+
+/// The replays of a cycle.
+fn replays_of_cycle() -> u64 {
+    turns().map(replays_of_turn).sum::<usize>() as u64
+}
+
 /// The cycles until the pool has all memory that later cycles need.
 const WARM: u64 = 2;
 
@@ -40,16 +52,16 @@ impl Soak<'_> {
         }
         let (mut last, mut losses) = (f32::NAN, 0.0);
         let mut kept = VecDeque::new();
-        for turn in 0..TURNS {
+        for turn in turns() {
             let at = if turn % 25 == 24 { 4 } else { turn % 4 };
             if turn % 8 == 3 {
                 self.upload(at, turn);
             }
-            let times = if turn % 10 == 5 { 4 } else { 1 };
+            let times = replays_of_turn(turn);
             let before = self.device.stats();
             let outputs = step.repeat(&self.batches[at], times).unwrap();
             let after = self.device.stats();
-            if self.replays > 2 * REPLAYS {
+            if self.replays > 2 * replays_of_cycle() {
                 assert_eq!(moved(&before), moved(&after), "a replay allocated or copied, {}", self.replays);
             }
             self.replays += times as u64;
@@ -70,11 +82,11 @@ impl Soak<'_> {
         }
         if shadowed {
             assert_eq!(self.recorded.state(), self.shadow.state(), "after {} replays", self.replays);
-            self.compared += REPLAYS;
+            self.compared += replays_of_cycle();
         }
         let steps = self.recorded.step.to_vec::<i64>().unwrap();
         assert_eq!(steps, [self.replays as i64], "the counter on the device");
-        losses / TURNS.div_ceil(7) as f32
+        losses / turns().filter(|turn| turn % 7 == 0).count() as f32
     }
 
     /// Writes other values into a batch, in place.
@@ -126,13 +138,13 @@ fn held(s: &Stats) -> (usize, usize, u64) {
 }
 
 fn soak(device: &Device, replays: u64) {
-    let cycles = replays.div_ceil(REPLAYS).max(WARM + 1);
-    let recorded = Model::new(device, cycles * REPLAYS);
+    let cycles = replays.div_ceil(replays_of_cycle()).max(WARM + 1);
+    let recorded = Model::new(device, cycles * replays_of_cycle());
     let mut step = Step::new(device, |b| Ok(vec![recorded.train(&b[0], &b[1])?]));
     let mut soak = Soak {
         device,
         recorded: &recorded,
-        shadow: Model::new(device, cycles * REPLAYS),
+        shadow: Model::new(device, cycles * replays_of_cycle()),
         batches: (0..5).map(|i| batch(i, if i == 4 { 3 } else { 8 }, device)).collect(),
         replays: 0,
         eager_launches: 0,
@@ -160,7 +172,7 @@ fn soak(device: &Device, replays: u64) {
             println!(
                 "{device}: {} of {} replays in {:.1} s, loss {last:.6}, {} bytes in use, {} kept",
                 soak.replays,
-                cycles * REPLAYS,
+                cycles * replays_of_cycle(),
                 begun.elapsed().as_secs_f64(),
                 stats.live_bytes,
                 stats.pooled_bytes,
@@ -176,7 +188,7 @@ fn soak(device: &Device, replays: u64) {
         soak.compared,
         step.recordings(),
         held(&end),
-        WARM * REPLAYS,
+        WARM * replays_of_cycle(),
         held(&warm),
     );
     assert_eq!(held(&end), held(&warm), "memory is not flat");
@@ -188,7 +200,7 @@ fn soak(device: &Device, replays: u64) {
 #[test]
 fn replays_and_eager_work_take_turns_for_long() {
     let _turn = turn();
-    let replays = std::env::var("REFRAIN_SOAK").map_or(3 * REPLAYS, |n| n.parse().unwrap());
+    let replays = std::env::var("REFRAIN_SOAK").map_or(3 * replays_of_cycle(), |n| n.parse().unwrap());
     for device in devices() {
         soak(&device, replays);
     }

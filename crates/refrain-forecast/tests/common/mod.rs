@@ -4,7 +4,7 @@
 pub mod pull;
 
 use refrain::{Communicator, Device, Profile, Simulator};
-pub use refrain_test::{device, devices};
+pub use refrain_test::{device, devices, sanitized, shortened, turn};
 
 /// Runs `f` on each rank, in a thread of its own, and returns what it returns, by rank.
 pub fn on_ranks<R: Send>(devices: &[Device], f: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
