@@ -11,7 +11,7 @@ use crate::models::{Forecaster, Mode, WindowShape};
 use crate::tasks::recorded_passes::RecordedPasses;
 use crate::tasks::shared::each_batch;
 use crate::{Error, Result};
-use refrain::{Communicator, Device, Precision, Tensor};
+use refrain::{Communicator, Device, Precision, Tensor, unrelated_to_recordings};
 use std::fmt;
 use std::sync::Arc;
 
@@ -190,7 +190,8 @@ impl RecordedForecaster {
         part: &Part,
         ranks: Option<&Communicator>,
     ) -> Result<Evaluation> {
-        evaluate_pass(self, &self.intervals, units, windows, part, ranks)
+        // Nothing of it belongs to a step that another thread records.
+        unrelated_to_recordings(|| evaluate_pass(self, &self.intervals, units, windows, part, ranks))
     }
 
     /// The forecast of windows. The scaler has the scale of each channel of each window.

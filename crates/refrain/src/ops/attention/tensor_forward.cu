@@ -3,8 +3,7 @@
 // If they are few, the keys and values of a lane stay in registers.
 constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= (DROPS ? 8 : 12);
 // How many warps fit on a multiprocessor by their registers.
-constexpr int RESIDENT =
-    FORM == BF16 && HEAD_DIM <= 4 && KEY_EIGHTS <= 6 && !DROPS ? 28 : KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
+constexpr int RESIDENT = KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
 KERNEL_THAT_WAITS(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
