@@ -126,6 +126,8 @@ impl GroupTile {
     const BESIDE: usize = 3;
     /// Up to this depth, less than half of a tile of f16 or bf16 would be there.
     const SHALLOW: usize = 31;
+    /// Numbers of f16 or bf16 that are moved at once, at least: with fewer, the copies take longer than the products.
+    const FEWEST_MOVED: usize = 4;
     /// How many tiles of both f16 or bf16 operands fit.
     pub(super) const STAGES: usize = 4;
 
@@ -189,7 +191,8 @@ impl GroupTile {
                 let as_it_is = [&p.a, &p.b].iter().all(|x| x.dtype == p.dtype);
                 let across = p.sums.is_none() || !p.a.dense[1];
                 let deep = p.k > GroupTile::SHALLOW || p.sums.is_some();
-                (GroupTile::of_f16(form), as_it_is && across && deep && p.vector_width() == [8, 8])
+                let moved = p.vector_width().into_iter().min() >= Some(GroupTile::FEWEST_MOVED);
+                (GroupTile::of_f16(form), as_it_is && across && deep && moved)
             }
             _ => return None,
         };
@@ -480,7 +483,7 @@ mod tests {
     #[test]
     fn lines_are_read_in_pieces_only_if_they_are_whole_pieces() {
         for (dtype, whole) in [(DType::F32, 4), (DType::F64, 2), (DType::F16, 8), (DType::BF16, 8)] {
-            for (k, pieces) in [(8, whole), (24, whole), (13, 1)] {
+            for (k, pieces) in [(8, whole), (24, whole), (20, whole.min(4)), (10, whole.min(2)), (13, 1)] {
                 let mut p = product(dtype, [1, 16, k], true);
                 p.a.row = 0;
                 assert_eq!(p.vector_width(), [pieces, whole], "{dtype} {k}");
@@ -491,6 +494,9 @@ mod tests {
                 p.a.row = row;
                 assert_eq!(p.vector_width(), [1, whole], "{dtype} {k} {row}");
             }
+            let mut p = product(dtype, [2, 16, 24], true);
+            p.a.alignment = 8;
+            assert_eq!(p.vector_width(), [8 / dtype.size(), whole], "{dtype} at a multiple of eight bytes");
         }
     }
 
@@ -559,8 +565,9 @@ mod tests {
             let elsewhere = GemmKernel::of(&product(dtype, [100, 64, 504], true), MmaKind::Warp);
             assert!(matches!(elsewhere, GemmKernel::Tensor { .. }), "{dtype}: no GPU for it");
         }
-        // Rows of 70 bf16 are not a multiple of the 16 bytes of a copy. f32 is read number by number.
-        assert!(!groups(&product(DType::BF16, [100, 70, 512], true)));
+        // Rows of 68 and 70 bf16 are a multiple of eight and of four bytes. f32 is read number by number.
+        assert!(groups(&product(DType::BF16, [100, 68, 500], true)));
+        assert!(!groups(&product(DType::BF16, [100, 70, 512], true)), "many small copies");
         assert!(groups(&product(DType::F32, [100, 70, 511], true)));
         let tf32 =
             |sizes, along_k| Product { precision: Precision::Tf32, ..product(DType::F32, sizes, along_k) };

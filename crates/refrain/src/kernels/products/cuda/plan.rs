@@ -41,6 +41,8 @@ pub(super) const BATCH_RANK: usize = 4;
 /// Up to this many multiplications, our own kernel with sums was measured to be faster than cuBLASLt without sums
 /// followed by a separate sum.
 const MOST_WORK_BESIDE: usize = 1 << 32;
+/// Bytes that one instruction moves, most first.
+const MOVED_BYTES: [usize; 3] = [16, 8, 4];
 /// The maximum number of rows, columns and numbers along k: positions within the last tile still fit in 32 bits.
 pub(super) const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 
@@ -165,10 +167,13 @@ fn compute(dtype: DType) -> DType {
 /// How many elements of up to 16 bytes can be moved in one instruction along a dense dimension of an operand, which has `length` of
 /// them, and `other_step` from one line to the next.
 fn vector_width(x: &MatrixOperand, other_step: usize, length: usize) -> usize {
-    let whole = 16 / x.dtype.size();
+    let size = x.dtype.size();
     // Pieces are whole, because there may be no memory past the end of the last line.
-    let even = x.batch.iter().chain([&other_step, &length]).all(|n| n.is_multiple_of(whole));
-    if even && x.alignment.is_multiple_of(16) { whole } else { 1 }
+    let fits = |&count: &usize| {
+        let is_even = x.batch.iter().chain([&other_step, &length]).all(|n| n.is_multiple_of(count));
+        is_even && x.alignment.is_multiple_of(count * size)
+    };
+    MOVED_BYTES.into_iter().map(|bytes| bytes / size).find(fits).unwrap_or(1)
 }
 
 impl GemmPlan {

@@ -7,7 +7,7 @@
 //   MEMORY_BYTES the shared memory for all of them; a launch of fewer steps has less
 
 static_assert((FORM == F16 || FORM == BF16) && sizeof(A_TYPE) == 2 && sizeof(B_TYPE) == 2, "what is multiplied");
-static_assert(A_COPY == 8 && B_COPY == 8 && TILE_K == 64 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "the form of a tile");
+static_assert(A_COPY % 4 == 0 && B_COPY % 4 == 0 && TILE_K == 64 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "the form of a tile");
 static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "warps that are groups");
 static_assert(!SUMS || !A_ALONG_K, "rows are summed across");
 
@@ -18,7 +18,7 @@ template <typename T, bool ALONG_K, int OUTER, bool DEALT> struct Swizzled {
     typedef T Number;
     static constexpr bool RUNS_ALONG_K = ALONG_K;
     static constexpr int LINES = ALONG_K ? OUTER : TILE_K, LINE = ALONG_K ? TILE_K : OUTER;
-    static constexpr int PITCH = 64, BYTES = OUTER * TILE_K * 2;
+    static constexpr int PITCH = 64, BYTES = OUTER * TILE_K * 2, ALIKE = DEALT ? 16 : 8;
     static DEVICE int place(int line, int at) {
         if (DEALT) line = (line & ~15) + (line >> 1 & 1) * 8 + (line >> 2 & 3) * 2 + (line & 1);
         return (at / 64 * LINES + line) * PITCH + ((at % 64 / 8 ^ (line & 7)) * 8 + at % 8);
@@ -31,9 +31,6 @@ typedef Swizzled<A_TYPE, A_ALONG_K, TILE_M, false> TilesA;
 typedef Swizzled<B_TYPE, B_ALONG_K, TILE_N, B_ALONG_K> TilesB;
 constexpr int STAGE_BYTES = TilesA::BYTES + TilesB::BYTES;
 static_assert(STAGES >= 3 && STAGES * STAGE_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
-static_assert(Pieces<TilesA, A_COPY, false>::SWEEP % 8 == 0, "a thread's pieces lie evenly");
-static_assert(Pieces<TilesB, B_COPY, B_CACHED>::SWEEP % (B_ALONG_K ? 16 : 8) == 0,
-              "a thread's pieces lie evenly");
 
 // A thread's partial sums of A's rows: eight adjacent rows, over every APART-th number along k.
 struct SumsOfRows {

@@ -15,6 +15,8 @@ template <typename T, bool ALONG_K, int OUTER> struct Tile {
     static constexpr int PART = WIDE && ALONG_K ? 16 : LINE;
     static constexpr int APART = !ALONG_K ? ROUNDED ? 4 : 8 : !WIDE ? 8 : BOTH_ALONG_K ? 0 : 4;
     static constexpr int PITCH = PART + APART;
+    // A line lies a multiple of PITCH behind one that is a multiple of so many lines before.
+    static constexpr int ALIKE = 1;
     static constexpr int BYTES = LINE / PART * LINES * PITCH * (int)sizeof(T);
     static DEVICE int place(int line, int at) { return (at / PART * LINES + line) * PITCH + at % PART; }
     static DEVICE int place_of(int outer, int k) { return ALONG_K ? place(outer, k) : place(k, outer); }
@@ -61,7 +63,8 @@ template <typename To, int COPY, bool CACHED> struct Pieces {
         for (int s = 0; s < EACH; s++) {
             if (To::LINES % SWEEP == 0 || line + s * SWEEP < To::LINES) {
                 int bytes = s * SWEEP < lines_left ? whole : 0;
-                copy_async<COPY * (int)sizeof(T), CACHED>(to + s * SWEEP * To::PITCH, from + s * sweep, bytes);
+                T* piece = SWEEP % To::ALIKE == 0 ? to + s * SWEEP * To::PITCH : tile + To::place(line + s * SWEEP, at);
+                copy_async<COPY * (int)sizeof(T), CACHED>(piece, from + s * sweep, bytes);
             }
         }
         from += advance;

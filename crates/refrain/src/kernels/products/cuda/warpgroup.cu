@@ -34,6 +34,13 @@ template <bool WHOLE, bool ALONG_K, int COPY> DEVICE void read_four(float* x, co
         vec<float, 4> v = load<4>(reinterpret_cast<const f32_t*>(at));
         #pragma unroll
         for (int i = 0; i < 4; i++) x[i] = v.at[i];
+    } else if (WHOLE && ALONG_K && COPY == 2) {
+        #pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            vec<float, 2> v = load<2>(reinterpret_cast<const f32_t*>(at) + i);
+            x[i] = v.at[0];
+            x[i + 1] = v.at[1];
+        }
     } else {
         #pragma unroll
         for (int i = 0; i < 4; i++) {
