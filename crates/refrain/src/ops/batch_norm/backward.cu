@@ -4,17 +4,17 @@
 typedef BatchNormBackwardArgs Args;
 
 // Elements of one vector, as they are loaded.
-struct Loaded { COMPUTE x[VEC], dy[VEC]; };
+struct Loaded { vec<IN, VEC> x, dy; };
 DEVICE void load_all(Loaded& v, const Args& p, INDEX at) {
-    if (TRAINING) fetch(v.x, reinterpret_cast<const IN*>(p.x) + at);
-    fetch(v.dy, reinterpret_cast<const IN*>(p.dy) + at);
+    if (TRAINING) v.x = fetch(reinterpret_cast<const IN*>(p.x) + at);
+    v.dy = fetch(reinterpret_cast<const IN*>(p.dy) + at);
 }
 
 // The gradient of an element is (dy - level - (x - mean) slope) scale.
 struct Channel { COMPUTE mean, level, slope, scale; };
 DEVICE COMPUTE apply(const Loaded& v, int i, const Channel& c) {
-    COMPUTE d = v.dy[i];
-    if (TRAINING) d = d - c.level - (v.x[i] - c.mean) * c.slope;
+    COMPUTE d = to<COMPUTE>(v.dy.at[i]);
+    if (TRAINING) d = d - c.level - (to<COMPUTE>(v.x.at[i]) - c.mean) * c.slope;
     return d * c.scale;
 }
 DEVICE IN* result_of(const Args& p) { return reinterpret_cast<IN*>(p.dx); }

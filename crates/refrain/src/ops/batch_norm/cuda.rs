@@ -81,9 +81,15 @@ params! {
 const THREADS: usize = MERGE_THREADS;
 /// The maximum size of a state in bytes: two f64.
 const STATE: usize = 16;
-/// Blocks per multiprocessor of a kernel over elements: many, or those that run at once, if each has to merge sums first.
+/// Blocks per multiprocessor of a kernel over elements: many; those that run at once, each with many vectors of the same channels;
+/// or at most so many, if each has to merge sums first.
 const MANY_BLOCKS: usize = 32;
-const RESIDENT_BLOCKS: usize = 4;
+const BLOCKS_AT_ONCE: usize = 2;
+const MERGING_BLOCKS: usize = 4;
+/// Bytes of a vector of elements at most. Where a thread keeps what it knows of the channels in registers, it has at most so many
+/// channels, so that registers are left for two blocks.
+const WIDEST_BYTES: usize = 16;
+const FEW_CHANNELS: usize = 4;
 /// Vectors of elements that a thread loads before it computes.
 const ELEMENTS_AHEAD: usize = 2;
 
@@ -182,8 +188,13 @@ impl Pass<'_> {
         let Pass { extent, dtypes, statistics, adds, elements, tail } = *self;
         let dtype = dtypes[0];
         let Extent { n: channels, inner, .. } = extent;
-        let widest = 16 / dtype.size();
-        let vec = if row(extent).is_multiple_of(widest) { widest } else { 1 };
+        let merges = statistics == Statistics::Merged;
+        let most = if merges {
+            WIDEST_BYTES / dtype.size()
+        } else {
+            (WIDEST_BYTES / dtype.size()).min(FEW_CHANNELS)
+        };
+        let vec = 1 << row(extent).trailing_zeros().min(most.trailing_zeros());
         let aligned = elements.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()))
             && tail.is_none_or(|tail| tail.is_aligned(args, vec));
         let spec = constants(spec, dtypes)
@@ -192,15 +203,17 @@ impl Pass<'_> {
             .word("INDEX", if self.numel() >= 1 << 30 { "u64" } else { "u32" })
             .int("VEC", vec as i64)
             .int("ELEMENTS_AHEAD", ELEMENTS_AHEAD as i64)
+            .int("RESIDENT", if merges || dtype == DType::F64 { 1 } else { BLOCKS_AT_ONCE as i64 })
             .flag("ALIGNED", aligned)
             .flag("INNER", inner != 1)
             .flag("ADD", adds)
-            .flag("MERGES", statistics == Statistics::Merged)
+            .flag("MERGES", merges)
             .flag("RUNNING", statistics == Statistics::Running)
             .flag("TAIL", tail.is_some())
             .flag("STORES", elements.last().is_some_and(|&y| y != Pointer::NOTHING));
         let multiprocessors = args.multiprocessors();
         let whole = (self.numel() / vec).div_ceil(THREADS);
+        let at_once = whole.min(multiprocessors * BLOCKS_AT_ONCE);
         // Blocks whose vectors are a whole number of rows of channels.
         let period = channels / gcd(channels, THREADS * vec);
         // Not if many would be left out.
@@ -209,13 +222,9 @@ impl Pass<'_> {
             // Each block reads all sums, so a block for each multiprocessor is enough if its threads load their elements at once.
             Statistics::Merged => {
                 let fewest = multiprocessors.max(whole.div_ceil(ELEMENTS_AHEAD));
-                whole.min(fewest).min(multiprocessors * RESIDENT_BLOCKS)
+                whole.min(fewest).min(multiprocessors * MERGING_BLOCKS)
             }
-            Statistics::Stored | Statistics::Running
-                if fixed(whole.min(multiprocessors * RESIDENT_BLOCKS)) =>
-            {
-                whole.min(multiprocessors * RESIDENT_BLOCKS)
-            }
+            Statistics::Stored | Statistics::Running if fixed(at_once) => at_once,
             Statistics::Stored | Statistics::Running => whole.min(multiprocessors * MANY_BLOCKS),
         };
         let blocks = if fixed(blocks) { blocks / period * period } else { blocks };

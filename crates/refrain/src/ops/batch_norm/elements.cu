@@ -10,15 +10,12 @@
 
 #define THREADS MERGE_THREADS
 
-DEVICE void fetch(COMPUTE* x, const IN* p) {
-    if (ALIGNED) {
-        vec<IN, VEC> v = load<VEC>(p);
-        #pragma unroll
-        for (int i = 0; i < VEC; i++) x[i] = to<COMPUTE>(v.at[i]);
-    } else {
-        #pragma unroll
-        for (int i = 0; i < VEC; i++) x[i] = to<COMPUTE>(p[i]);
-    }
+DEVICE vec<IN, VEC> fetch(const IN* p) {
+    if (ALIGNED) return load<VEC>(p);
+    vec<IN, VEC> v;
+    #pragma unroll
+    for (int i = 0; i < VEC; i++) v.at[i] = p[i];
+    return v;
 }
 
 // What is stored at `p` of the values y, or of their sums with what lies there, if ADD.

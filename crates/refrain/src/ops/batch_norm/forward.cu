@@ -3,12 +3,12 @@
 typedef BatchNormArgs Args;
 
 // Elements of one vector, as they are loaded.
-struct Loaded { COMPUTE x[VEC]; };
-DEVICE void load_all(Loaded& v, const Args& p, INDEX at) { fetch(v.x, reinterpret_cast<const IN*>(p.x) + at); }
+struct Loaded { vec<IN, VEC> x; };
+DEVICE void load_all(Loaded& v, const Args& p, INDEX at) { v.x = fetch(reinterpret_cast<const IN*>(p.x) + at); }
 
 // How an element of a channel is normalised.
 struct Channel { COMPUTE mean, scale, shift; };
-DEVICE COMPUTE apply(const Loaded& v, int i, const Channel& c) { return (v.x[i] - c.mean) * c.scale + c.shift; }
+DEVICE COMPUTE apply(const Loaded& v, int i, const Channel& c) { return (to<COMPUTE>(v.x.at[i]) - c.mean) * c.scale + c.shift; }
 DEVICE IN* result_of(const Args& p) { return reinterpret_cast<IN*>(p.y); }
 
 // All channels, for a block.

@@ -1,5 +1,6 @@
-// A pass over all elements. Constants: those of elements.cu, ELEMENTS_AHEAD (vectors that a thread loads before it computes), INNER
-// (whether values of a channel are neighbours), FIXED (whether all vectors of a thread have the same channels).
+// A pass over all elements. Constants: those of elements.cu, ELEMENTS_AHEAD (vectors that a thread loads before it computes), RESIDENT
+// (blocks on a multiprocessor that the registers must leave room for), INNER (whether values of a channel are neighbours), FIXED
+// (whether all vectors of a thread have the same channels).
 
 // The channel of the first of the elements at `at`.
 DEVICE INDEX channel_of(INDEX at, INDEX channels, INDEX inner) { return (INNER ? at / inner : at) % channels; }
@@ -10,22 +11,36 @@ DEVICE void channels_of(INDEX* c, INDEX at, INDEX step, INDEX channels, INDEX in
     for (int k = 0; k < ELEMENTS_AHEAD; k++) c[k] = k > 0 && FIXED ? c[0] : channel_of(at + k * step, channels, inner);
 }
 
-// Loads the vectors at `at`, and at each `step` from there, as far as they come before n.
-DEVICE void load_ahead(Loaded* v, const Args& p, INDEX at, INDEX step, INDEX n) {
-    #pragma unroll
-    for (int k = 0; k < ELEMENTS_AHEAD; k++) if (at + k * step < n) load_all(v[k], p, at + k * step);
+typedef tail::Operands<VEC> Beside;
+// What the tail reads besides the vector at `at`, whose first channel is `channel`.
+DEVICE Beside beside(const Args& p, INDEX at, INDEX channel, INDEX inner) {
+    return tail::fetch<VEC, ALIGNED>(p, (i64)at, (int)(INNER ? at % inner : channel), VEC);
 }
 
-KERNEL_THAT_WAITS(batch_norm_pass, Args, p, __launch_bounds__(THREADS)) {
+// A vector of elements. Where sums are merged, nothing else may be loaded before them, and threads have few vectors.
+struct Ahead { Loaded elements; Beside beside; };
+
+// Loads the vectors at `at`, whose first channels are `channel`, and at each `step` from there, as far as they come before n.
+DEVICE void load_ahead(Ahead* v, const Args& p, INDEX at, INDEX step, INDEX n, const INDEX* channel, INDEX inner) {
+    #pragma unroll
+    for (int k = 0; k < ELEMENTS_AHEAD; k++) {
+        const INDEX place = at + k * step;
+        if (place >= n) continue;
+        load_all(v[k].elements, p, place);
+        if (!MERGES) v[k].beside = beside(p, place, channel[k], inner);
+    }
+}
+
+KERNEL_THAT_WAITS(batch_norm_pass, Args, p, __launch_bounds__(THREADS, RESIDENT)) {
     const INDEX n = (INDEX)p.n, channels = (INDEX)p.channels, inner = (INDEX)p.inner;
     const INDEX step = (INDEX)gridDim.x * THREADS * VEC;
     INDEX at = ((INDEX)blockIdx.x * THREADS + threadIdx.x) * VEC;
     INDEX channel[ELEMENTS_AHEAD];
     channels_of(channel, at, step, channels, inner);
     take_turn();
-    Loaded v[ELEMENTS_AHEAD];
+    Ahead v[ELEMENTS_AHEAD];
     // Loads that do not need the statistics are on their way while those are merged.
-    load_ahead(v, p, at, step, n);
+    load_ahead(v, p, at, step, n, channel, inner);
     const tail::Begun begun = tail::begin(p);
     __shared__ Channels all;
     const Found found = find(p, all);
@@ -41,18 +56,17 @@ KERNEL_THAT_WAITS(batch_norm_pass, Args, p, __launch_bounds__(THREADS)) {
                 COMPUTE x[VEC];
                 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    x[i] = apply(v[k], i, FIXED ? kept[FIXED ? i : 0] : all.of(p, INNER ? channel[k] : channel[k] + i));
+                    x[i] = apply(v[k].elements, i, FIXED ? kept[FIXED ? i : 0] : all.of(p, INNER ? channel[k] : channel[k] + i));
                 }
                 const vec<IN, VEC> result = stored(y + place, x);
                 if (STORES) put_all(y + place, result);
-                const int col = (int)(INNER ? place % inner : channel[k]);
-                const auto beside = tail::fetch<VEC, ALIGNED>(p, (i64)place, col, VEC);
-                tail::follow<VEC, ALIGNED>(p, begun, (i64)place, 0, VEC, beside, result, result);
+                if (MERGES) v[k].beside = beside(p, place, channel[k], inner);
+                tail::follow<VEC, ALIGNED>(p, begun, (i64)place, 0, VEC, v[k].beside, result, result);
             }
         }
         at += ELEMENTS_AHEAD * step;
         if (!FIXED) channels_of(channel, at, step, channels, inner);
-        load_ahead(v, p, at, step, n);
+        load_ahead(v, p, at, step, n, channel, inner);
     }
     if (blockIdx.x == 0) found.store(p);
 }
