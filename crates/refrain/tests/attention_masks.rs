@@ -146,6 +146,8 @@ fn cases() -> Vec<Case> {
         case([2, 2, 63, 9], 33, None, Kind::Float, [1, 1, 63, 9]),
         case([1, 3, 30, 64], 64, None, Kind::Float, [1, 3, 1, 64]),
         case([4, 2, 5, 5], 3, None, Kind::Bool, [4, 1, 5, 5]),
+        case([2, 2, 64, 64], 32, None, Kind::Bool, [2, 1, 1, 64]),
+        case([2, 1, 40, 48], 28, Some(8), Kind::Float, [1, 1, 40, 48]),
         // Long sequences.
         case([2, 2, 70, 150], 64, None, Kind::Bool, [2, 1, 1, 150]),
         case([1, 2, 130, 130], 40, Some(0), Kind::Float, [1, 1, 130, 130]),

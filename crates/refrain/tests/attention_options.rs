@@ -153,6 +153,12 @@ fn cases() -> Vec<Case> {
         plain([2, 3, 63, 63], 64),
         causal([1, 2, 64, 60], 48),
         Case { adds: false, returns: false, ..causal([2, 1, 40, 64], 64) },
+        plain([2, 3, 64, 64], 32),
+        Case { adds: false, returns: false, ..plain([2, 1, 64, 64], 32) },
+        causal([1, 2, 42, 46], 30),
+        Case { dropout: 0.0, adds: false, ..plain([1, 2, 64, 40], 28) },
+        // Short tiles, which leave less of the last one empty.
+        causal([1, 2, 83, 90], 20),
         plain([1, 2, 9, 300], 8),
         causal([1, 1, 130, 130], 20),
         Case { dropout: 0.9, ..causal([1, 2, 150, 97], 40) },
@@ -165,6 +171,7 @@ fn cases() -> Vec<Case> {
         Case { first: 1, ..plain([1, 2, 63, 9], 33) },
         Case { first: 1, ..plain([1, 1, 31, 63], 64) },
         Case { first: 3, adds: false, returns: false, ..plain([1, 1, 63, 61], 64) },
+        Case { first: 3, adds: false, returns: false, ..plain([1, 1, 47, 37], 25) },
         Case { first: 1, ..causal([1, 1, 129, 131], 20) },
         Case { first: 2, ..plain([1, 1, 33, 71], 100) },
     ]

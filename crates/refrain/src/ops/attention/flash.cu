@@ -39,15 +39,15 @@ DEVICE float largest_of_row(float x) {
     return fmaxf(x, __shfl_xor_sync(FULL, x, 2));
 }
 
-// The rows of one head, and how many there are.
+// The rows of one head, and how many there are. Pairs fit in 31 bits.
 struct Head {
     IN* at;
     i64 token;
     int count;
 
     DEVICE Head(const Heads& x, const Job& j, i64 pair, i64 rows) {
-        i64 sequence = pair / j.heads;
-        at = reinterpret_cast<IN*>(x.at) + sequence * x.sequence + (pair - sequence * j.heads) * x.head;
+        u32 sequence = (u32)pair / (u32)j.heads;
+        at = reinterpret_cast<IN*>(x.at) + sequence * x.sequence + ((u32)pair - sequence * (u32)j.heads) * x.head;
         token = x.token;
         count = (int)rows;
     }
@@ -134,6 +134,15 @@ struct Exponent {
 // Whether a query sees a key.
 DEVICE bool seen(const Job& j, int query, int key) { return key < (int)j.keys && is_before(j, key, query); }
 
+// Gives those of a lane's numbers of a query (row `half` of `s`) another value that belong to keys, from `first` on, that it does not see.
+DEVICE void hide(const Job& j, float (*s)[4], int half, int query, int first, float value) {
+    #pragma unroll
+    for (int i = 0; i < 2 * TILE_EIGHTS; i++) {
+        int key = first + i / 2 * 8 + 2 * (int)(threadIdx.x & 3) + i % 2;
+        if (!seen(j, query, key)) s[i / 2][2 * half + i % 2] = value;
+    }
+}
+
 // What is subtracted from the scores. Rows whose scores are all minus infinity have no weight.
 DEVICE float base_of(float largest) { return largest == -INFINITY_F ? 0.0f : largest; }
 
@@ -142,7 +151,7 @@ DEVICE float base_of(float largest) { return largest == -INFINITY_F ? 0.0f : lar
 struct Softmax { float largest, inverse, delta; };
 
 // Whether dropout keeps the weights of a query: bit i for key `first + i`, for the keys of a tile or of a warp.
-static_assert(64 % TILE == 0 && TILE % 16 == 0, "their bits lie in one word");
+static_assert((64 % TILE == 0 || TILE == 48) && TILE % 16 == 0, "their bits lie in one word; there is no second tile of 48");
 DEVICE u64 kept_of(const Job& j, const Dropout& dropout, i64 pair, int query, int first) {
     return query < (int)j.queries ? dropout.from(row_at(j, pair, query), first) : 0;
 }

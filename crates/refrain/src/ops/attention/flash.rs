@@ -34,6 +34,12 @@ const WARPS: usize = 4;
 const ROWS: usize = 16;
 /// Rows of a block whose warps multiply together, and numbers per head: from half of each on it is faster.
 const GROUP: usize = 64;
+/// Heads of at most so many numbers have tiles that are as short as their keys.
+const NARROW: usize = 32;
+/// With fewer keys, short tiles that leave less of the last one empty are faster than long ones.
+const MANY_KEYS: usize = 128;
+/// Numbers behind each row of weights in shared memory (`SCORE_PITCH` in the kernel text).
+const BEHIND_WEIGHTS: usize = 8;
 
 /// How an attention is divided into blocks and tiles.
 pub(super) struct Flash {
@@ -89,7 +95,12 @@ impl Flash {
 
     /// Whether one block computes all gradients of a head.
     fn whole(&self) -> bool {
-        self.groups(self.queries) && self.queries <= GROUP && (1..=self.tile()).contains(&self.keys)
+        let is_alike = self.groups(self.queries) || !self.groups(self.queries.max(self.keys));
+        self.form == "BF16"
+            && self.head_dim <= GROUP
+            && (1..=GROUP).contains(&self.queries)
+            && (1..=self.tile()).contains(&self.keys)
+            && is_alike
     }
 
     /// Bytes of a row of shared memory (`PITCH` numbers in the kernel text).
@@ -103,25 +114,42 @@ impl Flash {
 
     /// Rows that pass by at a time. Wider tiles of what the registers hold would leave too few of them.
     fn tile(&self) -> usize {
-        let most = if self.dtype == DType::BF16 { 64 } else { 32 };
-        if self.head_dim <= 64 { most } else { most / 2 }
+        let is_bf16 = self.dtype == DType::BF16;
+        let most = if is_bf16 { 64 } else { 32 };
+        if self.head_dim > 64 {
+            return most / 2;
+        }
+        if !is_bf16 || self.head_dim > NARROW {
+            return most;
+        }
+        let leaves_less = self.keys.next_multiple_of(32) < self.keys.next_multiple_of(64);
+        match self.keys {
+            33..=48 => 48,
+            keys if leaves_less && keys < MANY_KEYS => 32,
+            _ => 64,
+        }
     }
 
-    /// Warps per block for so many rows.
+    /// Warps per block for so many rows: of those numbers that leave the fewest warps without rows, the largest.
     fn warps(&self, rows: usize) -> usize {
         if self.groups(rows) {
             return WARPS;
         }
         // Rows of wide heads need much shared memory.
         let most = if self.pitch(false) > 288 { WARPS / 2 } else { WARPS };
-        rows.div_ceil(ROWS).min(most)
+        let wanted = rows.div_ceil(ROWS);
+        (most.div_ceil(2)..=most)
+            .rev()
+            .min_by_key(|&warps| wanted.next_multiple_of(warps))
+            .unwrap_or(most)
+            .min(wanted)
     }
 
-    /// Launches a kernel for blocks of `rows` rows, with `own` tiles of its own rows, four that pass by, and `more` bytes.
+    /// Launches a kernel for blocks of `rows` rows, with `own` tiles of its own rows, `passing` ones that pass by, and `more` bytes.
     fn launch(
         &self,
         (sources, entry): (&'static [Source; 2], &'static str),
-        (rows, own, more): (usize, usize, usize),
+        (rows, own, passing, more): (usize, usize, usize, usize),
         args: &mut CudaArgs<'_>,
         operands: &[&View<'_>],
         job: &Job,
@@ -129,7 +157,7 @@ impl Flash {
     ) -> Result<()> {
         let (warps, groups) = (self.warps(rows), self.groups(rows));
         let parts = rows.div_ceil(warps * ROWS);
-        let bytes = self.pitch(groups) * (own * warps * ROWS + 4 * self.tile()) + more;
+        let bytes = self.pitch(groups) * (own * warps * ROWS + passing * self.tile()) + more;
         let spec = options
             .constants(KernelSpec::new(&sources[usize::from(groups)], entry))
             .dtype("IN", self.dtype)
@@ -153,7 +181,7 @@ impl Flash {
         job: &Job,
         options: WeightOptions,
     ) -> Result<()> {
-        let rows = (self.queries, 1, 0);
+        let rows = (self.queries, 1, 4, 0);
         self.launch((&FORWARD, "attention_flash_forward"), rows, args, operands, job, options)
     }
 
@@ -166,11 +194,18 @@ impl Flash {
         options: WeightOptions,
     ) -> Result<()> {
         if self.queries > 0 {
-            let rows = (self.queries, 2, 0);
+            let rows = if self.whole() && !self.groups(self.queries) {
+                // Of keys and values there is one tile. Weights and the gradients of scores, of 16 bits, are there, too.
+                let rows = self.queries.max(self.keys);
+                let scores = self.warps(rows) * ROWS * (self.tile() + BEHIND_WEIGHTS) * size_of::<u16>();
+                (rows, 2, 2, 2 * scores)
+            } else {
+                (self.queries, 2, 4, 0)
+            };
             self.launch((&QUERIES, "attention_flash_queries"), rows, args, operands, job, options)?;
         }
         if self.keys > 0 && !self.whole() {
-            let rows = (self.keys, 2, 2 * self.tile() * SOFTMAX * size_of::<f32>());
+            let rows = (self.keys, 2, 4, 2 * self.tile() * SOFTMAX * size_of::<f32>());
             self.launch((&KEYS, "attention_flash_keys"), rows, args, operands, job, options)?;
         }
         Ok(())

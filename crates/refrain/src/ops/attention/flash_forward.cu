@@ -55,22 +55,22 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
                     write_scores(j, s[i] + 2 * h, after + i * 8, query, key + i * 8, i * 8 < left, i * 8 + 1 < left);
                 }
             }
+            #pragma unroll
+            for (int i = 0; i < 2 * TILE_EIGHTS; i++) s[i / 2][2 * h + i % 2] *= exponent.sign;
+            if (!all) hide(j, s, h, query, n * TILE, -INFINITY_F);
             float most = largest[h];
             #pragma unroll
-            for (int i = 0; i < 2 * TILE_EIGHTS; i++) {
-                float& y = s[i / 2][2 * h + i % 2];
-                y *= exponent.sign;
-                if (!all && !seen(j, query, n * TILE + i / 2 * 8 + 2 * t + i % 2)) y = -INFINITY_F;
-                most = fmaxf(most, y);
-            }
+            for (int i = 0; i < 2 * TILE_EIGHTS; i++) most = fmaxf(most, s[i / 2][2 * h + i % 2]);
             most = largest_of_row(most);
             float base = base_of(most), keep = largest[h] == -INFINITY_F ? 0.0f : exponent.of(largest[h], base), sum = 0;
             largest[h] = most;
             #pragma unroll
+            for (int i = 0; i < 2 * TILE_EIGHTS; i++) s[i / 2][2 * h + i % 2] = exponent.of(s[i / 2][2 * h + i % 2], base);
+            // Minus infinity times a scale of 0 is not a number.
+            if (!all) hide(j, s, h, query, n * TILE, 0.0f);
+            #pragma unroll
             for (int i = 0; i < 2 * TILE_EIGHTS; i++) {
                 float& y = s[i / 2][2 * h + i % 2];
-                y = exponent.of(y, base);
-                if (!all && !seen(j, query, n * TILE + i / 2 * 8 + 2 * t + i % 2)) y = 0;
                 sum += y;
                 if (DROPS && !(kept[h] >> (i / 2 * 8 + 2 * t + i % 2) & 1)) y = 0;
             }

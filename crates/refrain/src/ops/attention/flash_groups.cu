@@ -25,6 +25,7 @@ template <bool> struct LeftRows {
     DEVICE void keep() {}
 };
 constexpr int LEFT_WORDS = 0;
+constexpr int SCORE_PITCH = PITCH;
 
 // s = a times the transpose of a tile.
 template <typename A> DEVICE void multiply_rows(float (*s)[4], const A& a, const Number* tile) {

@@ -18,14 +18,18 @@ DEVICE float product_of_rows(const Head& a, const Head& b, int row, int t) {
     return over_row(sum);
 }
 
+// Tiles of a side in shared memory: a single one has no other on its way. Groups of warps keep scores where the second ones would be.
+constexpr int TILES = WHOLE && !GROUPS ? 1 : 2;
+constexpr int SCORE_BYTES = WHOLE && !GROUPS ? 2 * ROWS * SCORE_PITCH * (int)sizeof(Number) : 0;
+
 // The gradients of the queries (any number of them), and what those of the keys need. Constant: WHOLE (there is no other block and
 // no other tile, so that the gradients of the keys and values follow from the same products).
 KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS && !WHOLE ? 4 : RESIDENT)) {
-    static_assert((int)sizeof(Number) * PITCH * (2 * ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
+    static_assert((int)sizeof(Number) * PITCH * (2 * ROWS + 2 * TILES * TILE) + SCORE_BYTES == MEMORY_BYTES, "as the launch counts it");
     Number* q_tile = reinterpret_cast<Number*>(memory);
     Number* g_tile = q_tile + ROWS * PITCH;
     Number* k_tiles = g_tile + ROWS * PITCH;
-    Number* v_tiles = k_tiles + 2 * TILE * PITCH;
+    Number* v_tiles = k_tiles + TILES * TILE * PITCH;
     u32 parts = (u32)j.parts;
     i64 pair = blockIdx.x / parts;
     int block = (int)(blockIdx.x % parts) * ROWS, queries = (int)j.queries, keys = (int)j.keys;
@@ -103,10 +107,13 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
             for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                 float& score = s[c / 2][2 * h + c % 2];
                 score = exponent.of(score * exponent.sign, row.largest);
-                if (!all && !seen(j, query, n * TILE + c / 2 * 8 + 2 * t + c % 2)) score = 0;
-                if (tiles == 1) row.delta = fmaf(score, d[c / 2][2 * h + c % 2], row.delta);
             }
+            if (!all) hide(j, s, h, query, n * TILE, 0.0f);
             if (tiles == 1) {
+                #pragma unroll
+                for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
+                    row.delta = fmaf(s[c / 2][2 * h + c % 2], d[c / 2][2 * h + c % 2], row.delta);
+                }
                 row.delta = over_row(row.delta) * row.inverse;
                 if (!WHOLE && t == 0 && query < queries) reinterpret_cast<Softmax*>(j.softmaxes)[pair * queries + query] = row;
             }
@@ -130,11 +137,20 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
                 if (D_BEFORE && there) j.d_before[line + key] = from<IN>(sees ? score : 0.0f);
                 if (!WHOLE) continue;
                 weight = !DROPS ? p : kept[h] >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? p * kept_scale : 0.0f;
-                if (query >= queries) score = weight = 0;
+            }
+            // What is not finite in keys and values must not come from queries that there are not.
+            if (WHOLE && first + 16 > queries) {
+                #pragma unroll
+                for (int c = 0; c < 2 * TILE_EIGHTS; c++) if (query >= queries) s[c / 2][2 * h + c % 2] = d[c / 2][2 * h + c % 2] = 0;
             }
         }
 #if WHOLE
+#if GROUPS
         Number *weights = k_tiles + TILE * PITCH, *d_scores = v_tiles + TILE * PITCH;
+#else
+        Number *weights = v_tiles + TILE * PITCH, *d_scores = weights + ROWS * SCORE_PITCH;
+        add_rows(sums, s, k_tile);
+#endif
         put_rows(weights, d);
         put_rows(d_scores, s);
         publish_tiles();
@@ -142,12 +158,15 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
         float d_keys[EIGHTS][4], d_values[EIGHTS][4];
         multiply_columns(d_values, weights, g_tile);
         multiply_columns(d_keys, d_scores, q_tile);
+#if GROUPS
         add_rows(sums, s, k_tile);
+#endif
         wait_for_products(d_values, d_keys);
         __syncthreads();
         Head dk(j.dk, j, pair, keys), dv(j.dv, j, pair, keys);
-        dk.store_rows(k_tiles + warp * 16 * PITCH, first, [&](int d, int e) { return d_keys[d][e] * scale; });
-        dv.store_rows(v_tiles + warp * 16 * PITCH, first, [&](int d, int e) { return d_values[d][e]; });
+        // Each warp's gradients pass through rows that no other one needs any more.
+        dk.store_rows(g_tile + warp * 16 * PITCH, first, [&](int d, int e) { return d_keys[d][e] * scale; });
+        dv.store_rows(q_tile + warp * 16 * PITCH, first, [&](int d, int e) { return d_values[d][e]; });
 #else
         add_rows(sums, s, k_tile);
 #endif

@@ -76,7 +76,42 @@ template <typename A> DEVICE void multiply_rows(float (*s)[4], const A& a, const
     }
 }
 
+// Distance between rows of scores in shared memory.
+constexpr int SCORE_PITCH = TILE + 8;
+
 #if FORM == BF16
+// Stores the 16 rows of scores of this warp, rounded to bf16.
+DEVICE void put_rows(Number* tile, const float (*p)[4]) {
+    int row = (threadIdx.x >> 5) * 16 + ((threadIdx.x & 31) >> 2), t = threadIdx.x & 3;
+    #pragma unroll
+    for (int i = 0; i < 2 * TILE_EIGHTS; i++) {
+        u32 pair = pack_bf16(p[i / 2][i % 2 * 2], p[i / 2][i % 2 * 2 + 1]);
+        *reinterpret_cast<u32*>(tile + (row + i % 2 * 8) * SCORE_PITCH + i / 2 * 8 + 2 * t) = pair;
+    }
+}
+
+// sums = this warp's 16 columns of scores, of all rows of the block, as rows, times a tile of as many rows.
+DEVICE void multiply_columns(float (*sums)[4], const Number* left, const Number* right) {
+    int lane = threadIdx.x & 31;
+    left += ((lane & 7) + (lane >> 4) * 8) * SCORE_PITCH + (threadIdx.x >> 5) * 16 + (lane >> 3 & 1) * 8;
+    right += (lane & 15) * PITCH + (lane >> 4) * 8;
+    clear(sums, EIGHTS);
+    // There may be more rows than columns.
+    if ((int)(threadIdx.x >> 5) * 16 >= TILE) return;
+    #pragma unroll
+    for (int step = 0; step < ROWS / 16; step++) {
+        u32 a[4];
+        load_matrices_transposed(a, left + step * 16 * SCORE_PITCH);
+        #pragma unroll
+        for (int d = 0; d < STEPS; d++) {
+            u32 b[4];
+            load_matrices_transposed(b, right + step * 16 * PITCH + d * 16);
+            multiply_bf16(sums[2 * d], a, b);
+            multiply_bf16(sums[2 * d + 1], a, b + 2);
+        }
+    }
+}
+
 // sums += p times a tile, with p rounded to bf16.
 DEVICE void add_rows(float (*sums)[4], const float (*p)[4], const Number* tile) {
     int lane = threadIdx.x & 31;
