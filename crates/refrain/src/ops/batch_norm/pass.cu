@@ -31,7 +31,14 @@ DEVICE void load_ahead(Ahead* v, const Args& p, INDEX at, INDEX step, INDEX n, c
     }
 }
 
-KERNEL_THAT_WAITS(batch_norm_pass, Args, p, __launch_bounds__(THREADS, RESIDENT)) {
+// Of one block, the compiler would make more of the registers than is good for those multiprocessors that have two.
+#if RESIDENT > 1
+#define PASS_BOUNDS __launch_bounds__(THREADS, RESIDENT)
+#else
+#define PASS_BOUNDS __launch_bounds__(THREADS)
+#endif
+
+KERNEL_THAT_WAITS(batch_norm_pass, Args, p, PASS_BOUNDS) {
     const INDEX n = (INDEX)p.n, channels = (INDEX)p.channels, inner = (INDEX)p.inner;
     const INDEX step = (INDEX)gridDim.x * THREADS * VEC;
     INDEX at = ((INDEX)blockIdx.x * THREADS + threadIdx.x) * VEC;
