@@ -150,6 +150,11 @@ DEVICE float base_of(float largest) { return largest == -INFINITY_F ? 0.0f : lar
 // the sum of the weights times their gradients.
 struct Softmax { float largest, inverse, delta; };
 
+// The gradient of a score: that by its weight, and that of the score that is handed on.
+DEVICE float with_gradient(float weight, float distance, float d_after) {
+    return AFTER ? fmaf(weight, distance, d_after) : weight * distance;
+}
+
 // Whether dropout keeps the weights of a query: bit i for key `first + i`, for the keys of a tile or of a warp.
 static_assert((64 % TILE == 0 || TILE == 48) && TILE % 16 == 0, "their bits lie in one word; there is no second tile of 48");
 DEVICE u64 kept_of(const Job& j, const Dropout& dropout, i64 pair, int query, int first) {

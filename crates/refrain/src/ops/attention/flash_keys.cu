@@ -46,6 +46,18 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS, RESIDENT)) {
         u32 kept[(TILE + 31) / 32];
         #pragma unroll
         for (int i = 0; i < (TILE + 31) / 32; i++) kept[i] = (u32)kept_of(j, dropout, pair, n * TILE + i * 32 + lane, first);
+        // What lies in memory is loaded at once.
+        constexpr int NUMBERS = 4 * TILE_EIGHTS;
+        IN before[BEFORE ? NUMBERS : 1], d_after[AFTER ? NUMBERS : 1];
+        const i64 at = score_at(j, pair, n * TILE + 2 * t, first + g), step = STRIDED ? j.before_query : j.keys;
+        const IN *before_row = before_of(j, pair, n * TILE + 2 * t) + first + g, *d_after_row = j.d_after + at;
+        #pragma unroll
+        for (int i = 0; i < (BEFORE || AFTER ? NUMBERS : 0); i++) {
+            int of_query = i / 4 * 8 + i / 2 % 2, of_key = i % 2 * 8;
+            bool there = n * TILE + 2 * t + of_query < queries && first + g + of_key < keys;
+            if (BEFORE) before[BEFORE ? i : 0] = there ? before_row[of_query * step + of_key] : from<IN>(0.0f);
+            if (AFTER) d_after[AFTER ? i : 0] = there ? d_after_row[of_query * j.keys + of_key] : from<IN>(0.0f);
+        }
         wait_for_copies<1>();
         publish_tiles();
         __syncthreads();
@@ -71,14 +83,12 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS, RESIDENT)) {
                 float& weight = d[c / 2][2 * h + c % 2];
                 int key = first + g + h * 8;
                 bool there = query < queries && key < keys, sees = is_before(j, key, query);
-                i64 place = score_at(j, pair, query, key);
-                if (HAS_SCORES) score = fmaf(score, scale, BEFORE && there ? to<float>(before_of(j, pair, query)[key]) : 0.0f);
+                if (HAS_SCORES) score = fmaf(score, scale, BEFORE ? to<float>(before[BEFORE ? 2 * c + h : 0]) : 0.0f);
                 float p = exponent.of(score * exponent.sign, largest) * inverse;
                 if (query >= queries || !sees) p = 0;
                 bool keep = !DROPS || keeps >> (8 * h) & 1;
                 if (DROPS) weight = keep ? weight * kept_scale : 0.0f;
-                score = p * (weight - delta);
-                if (AFTER && there && sees) score += to<float>(j.d_after[place]);
+                score = with_gradient(p, weight - delta, there && sees ? to<float>(d_after[AFTER ? 2 * c + h : 0]) : 0.0f);
                 weight = !DROPS ? p : keep ? p * kept_scale : 0.0f;
             }
         }

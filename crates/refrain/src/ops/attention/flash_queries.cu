@@ -70,6 +70,15 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
         }
         commit();
         const u64 kept[2] = {kept_of(j, dropout, pair, first + g, n * TILE), kept_of(j, dropout, pair, first + g + 8, n * TILE)};
+        // What lies in memory for both rows is loaded at once, before anything is stored: for all that the compiler knows, a store
+        // changes what is loaded.
+        vec<IN, 2> before[BEFORE ? 2 * TILE_EIGHTS : 1] = {}, d_after[AFTER ? 2 * TILE_EIGHTS : 1] = {};
+        #pragma unroll
+        for (int i = 0; i < (BEFORE || AFTER ? 2 * TILE_EIGHTS : 0); i++) {
+            int query = first + g + i % 2 * 8, key = n * TILE + i / 2 * 8 + 2 * t, left = query < queries ? keys - key : 0;
+            if (BEFORE) before[BEFORE ? i : 0] = take_scores(before_of(j, pair, query) + key, left > 0, left > 1);
+            if (AFTER) d_after[AFTER ? i : 0] = take_scores(j.d_after + score_at(j, pair, query, key), left > 0, left > 1);
+        }
         wait_for_copies<1>();
         publish_tiles();
         __syncthreads();
@@ -87,14 +96,9 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
         for (int h = 0; h < 2; h++) {
             int query = first + g + h * 8;
             Softmax& row = softmax[h];
-            i64 line = score_at(j, pair, query, 0);
             if (HAS_SCORES) {
-                int key = n * TILE + 2 * t, left = query < queries ? keys - key : 0;
-                const IN* before = before_of(j, pair, query) + key;
                 #pragma unroll
-                for (int c = 0; c < TILE_EIGHTS; c++) {
-                    add_before(s[c] + 2 * h, scale, before + c * 8, c * 8 < left, c * 8 + 1 < left);
-                }
+                for (int c = 0; c < TILE_EIGHTS; c++) add_scores(s[c] + 2 * h, scale, before[BEFORE ? 2 * c + h : 0]);
             }
             if (DROPS) {
                 #pragma unroll
@@ -117,26 +121,22 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
                 row.delta = over_row(row.delta) * row.inverse;
                 if (!WHOLE && t == 0 && query < queries) reinterpret_cast<Softmax*>(j.softmaxes)[pair * queries + query] = row;
             }
-            // Loaded before anything is stored, since for all that the compiler knows a store changes what is loaded.
-            float d_after[AFTER ? 2 * TILE_EIGHTS : 1];
-            #pragma unroll
-            for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
-                int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
-                bool there = query < queries && key < keys;
-                if (AFTER) d_after[AFTER ? c : 0] = there ? to<float>(j.d_after[line + key]) : 0.0f;
-            }
             #pragma unroll
             for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                 float& score = s[c / 2][2 * h + c % 2];
                 int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
-                bool there = query < queries && key < keys, sees = all || seen(j, query, key);
+                bool sees = all || seen(j, query, key);
                 float& weight = d[c / 2][2 * h + c % 2];
                 float p = score * row.inverse;
-                score = p * (weight - row.delta);
-                if (AFTER && sees) score += d_after[AFTER ? c : 0];
-                if (D_BEFORE && there) j.d_before[line + key] = from<IN>(sees ? score : 0.0f);
-                if (!WHOLE) continue;
-                weight = !DROPS ? p : kept[h] >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? p * kept_scale : 0.0f;
+                score = with_gradient(p, weight - row.delta, sees ? to<float>(d_after[AFTER ? c / 2 * 2 + h : 0].at[c % 2]) : 0.0f);
+                if (D_BEFORE && !sees) score = 0;
+                if (WHOLE) weight = !DROPS ? p : kept[h] >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? p * kept_scale : 0.0f;
+            }
+            #pragma unroll
+            for (int c = 0; c < (D_BEFORE ? TILE_EIGHTS : 0); c++) {
+                int key = n * TILE + c * 8 + 2 * t, left = query < queries ? keys - key : 0;
+                const vec<IN, 2> v = Two<IN>::round(s[c][2 * h], s[c][2 * h + 1]);
+                put_scores(j.d_before + score_at(j, pair, query, key), v, left > 0, left > 1);
             }
             // What is not finite in keys and values must not come from queries that there are not.
             if (WHOLE && first + 16 > queries) {

@@ -54,19 +54,28 @@ template <> struct Two<f16_t> : Short<f16_t> {
     static DEVICE vec<f16_t, 2> round(float x, float y) { return of(pack_f16(x, y)); }
 };
 
-// Scales two neighbouring scores of a query, and adds those before, which lie from `at` on, as far as they are there.
-DEVICE void add_before(float* s, float factor, const IN* at, bool first, bool second) {
+// Two neighbouring scores of a query from `at` on, as far as they are there; others are 0.
+DEVICE vec<IN, 2> take_scores(const IN* at, bool first, bool second) {
     vec<IN, 2> v = {};
-    if (BEFORE && SCORE_VEC > 1 && sizeof(IN) == 2) {
+    if (SCORE_VEC > 1 && sizeof(IN) == 2) {
         v = Two<IN>::of(first ? *reinterpret_cast<const u32*>(at) : 0);
-    } else if (BEFORE && SCORE_VEC > 1) {
+    } else if (SCORE_VEC > 1) {
         if (first) v = load<2>(at);
-    } else if (BEFORE) {
+    } else {
         if (first) v.at[0] = at[0];
         if (second) v.at[1] = at[1];
     }
+    return v;
+}
+
+// Scales two neighbouring scores, and adds those before.
+DEVICE void add_scores(float* s, float factor, const vec<IN, 2>& before) {
     #pragma unroll
-    for (int e = 0; e < 2; e++) s[e] = fmaf(s[e], factor, to<float>(v.at[e]));
+    for (int e = 0; e < 2; e++) s[e] = fmaf(s[e], factor, to<float>(before.at[e]));
+}
+// The same with those that lie from `at` on.
+DEVICE void add_before(float* s, float factor, const IN* at, bool first, bool second) {
+    add_scores(s, factor, BEFORE ? take_scores(at, first, second) : vec<IN, 2>{});
 }
 
 // Stores two neighbouring scores of a query from `at` on, as far as they are there.
