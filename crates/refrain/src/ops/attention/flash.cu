@@ -29,7 +29,7 @@ DEVICE int place(int row, int at) { return row * PITCH + at; }
 constexpr int EIGHTS = WIDTH / 8;
 // Blocks on a multiprocessor that the registers must leave room for, where they do so without numbers that move to memory.
 constexpr bool FITS_THREE = GROUPS || FORM == SPLIT_TF32 || HEAD_DIM <= 48 || FORM == TF32 && !DROPS;
-constexpr int RESIDENT = FITS_THREE && !HAS_SCORES ? 3 : 1;
+constexpr int RESIDENT = FITS_THREE && (!HAS_SCORES || HEAD_DIM <= 16) ? 3 : 1;
 constexpr bool FEW_REGISTERS = GROUPS && !HAS_SCORES && !DROPS;
 
 // Sums and maxima over the four lanes that share a row.
