@@ -20,6 +20,9 @@ fn digests(device: &Device) -> Vec<String> {
         ([1, 2, 200, 200, 64], true, 0.0),
         ([1, 2, 70, 150, 40], false, 0.25),
         ([1, 1, 30, 300, 64], false, 0.0),
+        // Blocks of both have other rows, which see other tiles.
+        ([1, 2, 80, 80, 64], true, 0.0),
+        ([1, 2, 20, 50, 64], false, 0.25),
     ];
     let digest = |([batch, heads, queries, keys, dim], causal, dropout): ([usize; 5], bool, f64)| {
         let draws = Generator::new(device, 7).unwrap();

@@ -159,6 +159,9 @@ fn cases() -> Vec<Case> {
         Case { dropout: 0.0, adds: false, ..plain([1, 2, 64, 40], 28) },
         // Short tiles, which leave less of the last one empty.
         causal([1, 2, 83, 90], 20),
+        // Many queries pass by one tile of keys.
+        plain([1, 2, 130, 40], 20),
+        causal([1, 2, 130, 46], 30),
         plain([1, 2, 9, 300], 8),
         causal([1, 1, 130, 130], 20),
         Case { dropout: 0.9, ..causal([1, 2, 150, 97], 40) },

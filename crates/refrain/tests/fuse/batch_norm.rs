@@ -6,7 +6,7 @@ use super::common::{devices, sanitized};
 use super::{Numbers, bits, filled, fusing};
 
 /// Shapes with the axis of the channels: few channels and many, lines of one channel and of all, odd numbers of them.
-const SHAPES: [([usize; 3], isize); 10] = [
+const SHAPES: [([usize; 3], isize); 12] = [
     ([12, 7, 16], 2),
     ([4, 8, 24], 1),
     ([3, 5, 7], 1),
@@ -17,6 +17,9 @@ const SHAPES: [([usize; 3], isize); 10] = [
     ([64, 12, 1], 0),
     ([900, 8, 4], 2),
     ([6, 1, 32], 1),
+    // Of each row, threads take two or four numbers at once.
+    ([30, 40, 6], 2),
+    ([20, 33, 12], -1),
 ];
 
 #[derive(Clone, Copy, Debug)]

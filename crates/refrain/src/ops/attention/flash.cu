@@ -134,7 +134,8 @@ struct Exponent {
 // Whether a query sees a key.
 DEVICE bool seen(const Job& j, int query, int key) { return key < (int)j.keys && is_before(j, key, query); }
 
-// Gives those of a lane's numbers of a query (row `half` of `s`) another value that belong to keys, from `first` on, that it does not see.
+// Puts `value` in the place of each score of a query that belongs to a key that the query does not see. The lane has two of each
+// eight keys, from key `first` on, in row `half` of `s`.
 DEVICE void hide(const Job& j, float (*s)[4], int half, int query, int first, float value) {
     #pragma unroll
     for (int i = 0; i < 2 * TILE_EIGHTS; i++) {

@@ -32,7 +32,8 @@ const WIDEST: usize = 128;
 /// Maximum of warps per block, and rows per warp.
 const WARPS: usize = 4;
 const ROWS: usize = 16;
-/// Rows of a block whose warps multiply together, and numbers per head: from half of each on it is faster.
+/// Rows of a block whose warps multiply together, and numbers per head: from half of each on it is faster. Of more rows or numbers, no
+/// block computes all gradients of a head.
 const GROUP: usize = 64;
 /// Heads of at most so many numbers have tiles that are as short as their keys.
 const NARROW: usize = 32;
@@ -95,6 +96,7 @@ impl Flash {
 
     /// Whether one block computes all gradients of a head.
     fn whole(&self) -> bool {
+        // Warps that work alone have blocks of the longer side. If it is one for groups of warps, two kernels are faster.
         let is_alike = self.groups(self.queries) || !self.groups(self.queries.max(self.keys));
         self.form == "BF16"
             && self.head_dim <= GROUP
@@ -130,7 +132,7 @@ impl Flash {
         }
     }
 
-    /// Warps per block for so many rows: of those numbers that leave the fewest warps without rows, the largest.
+    /// Warps per block for so many rows. Of few rows, two to four warps: as many as leave the fewest without rows.
     fn warps(&self, rows: usize) -> usize {
         if self.groups(rows) {
             return WARPS;
@@ -138,11 +140,10 @@ impl Flash {
         // Rows of wide heads need much shared memory.
         let most = if self.pitch(false) > 288 { WARPS / 2 } else { WARPS };
         let wanted = rows.div_ceil(ROWS);
-        (most.div_ceil(2)..=most)
-            .rev()
-            .min_by_key(|&warps| wanted.next_multiple_of(warps))
-            .unwrap_or(most)
-            .min(wanted)
+        if wanted <= most || wanted > 2 * most {
+            return wanted.min(most);
+        }
+        (2..=most).rev().min_by_key(|&warps| wanted.next_multiple_of(warps)).unwrap_or(most)
     }
 
     /// Launches a kernel for blocks of `rows` rows, with `own` tiles of its own rows, `passing` ones that pass by, and `more` bytes.

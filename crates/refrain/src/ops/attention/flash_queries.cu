@@ -38,6 +38,8 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int first = block + warp * 16, end = CAUSAL && !D_BEFORE ? min(keys, block + ROWS + (int)j.past) : keys;
     int tiles = (end + TILE - 1) / TILE;
+    // A single tile has the weights and their gradients anyway. The same for all blocks, however many rows they have.
+    const bool single = keys <= TILE;
     Exponent exponent(j);
     Dropout dropout(j);
     float scale = (float)j.scale, kept_scale = (float)j.kept_scale;
@@ -57,9 +59,8 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
         bool there = query < queries;
         softmax[h].largest = there ? base_of(exponent.sign * reinterpret_cast<const float*>(j.largest)[at]) : 0.0f;
         softmax[h].inverse = there ? reinterpret_cast<const float*>(j.inverse)[at] : 0.0f;
-        // A single tile has the weights and their gradients anyway.
-        softmax[h].delta = tiles > 1 ? product_of_rows(out, d_o, query, t) : 0.0f;
-        if (tiles > 1 && t == 0 && there) reinterpret_cast<Softmax*>(j.softmaxes)[at] = softmax[h];
+        softmax[h].delta = single ? 0.0f : product_of_rows(out, d_o, query, t);
+        if (!single && t == 0 && there) reinterpret_cast<Softmax*>(j.softmaxes)[at] = softmax[h];
     }
     clear(sums, EIGHTS);
     int turns = WHOLE ? 1 : tiles;
@@ -113,7 +114,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
                 score = exponent.of(score * exponent.sign, row.largest);
             }
             if (!all) hide(j, s, h, query, n * TILE, 0.0f);
-            if (tiles == 1) {
+            if (single) {
                 #pragma unroll
                 for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                     row.delta = fmaf(s[c / 2][2 * h + c % 2], d[c / 2][2 * h + c % 2], row.delta);

@@ -86,8 +86,8 @@ const STATE: usize = 16;
 const MANY_BLOCKS: usize = 32;
 const BLOCKS_AT_ONCE: usize = 2;
 const MERGING_BLOCKS: usize = 4;
-/// Bytes of a vector of elements at most. Where a thread keeps what it knows of the channels in registers, it has at most so many
-/// channels, so that registers are left for two blocks.
+/// Bytes of a vector of elements at most. Where a thread keeps what it knows of its channels in registers, it has at most so many
+/// channels, so that registers are left for two blocks. Threads that merge sums have one or two vectors, and one block is enough.
 const WIDEST_BYTES: usize = 16;
 const FEW_CHANNELS: usize = 4;
 /// Vectors of elements that a thread loads before it computes.
@@ -189,11 +189,8 @@ impl Pass<'_> {
         let dtype = dtypes[0];
         let Extent { n: channels, inner, .. } = extent;
         let merges = statistics == Statistics::Merged;
-        let most = if merges {
-            WIDEST_BYTES / dtype.size()
-        } else {
-            (WIDEST_BYTES / dtype.size()).min(FEW_CHANNELS)
-        };
+        let widest = WIDEST_BYTES / dtype.size();
+        let most = if inner == 1 && !merges { widest.min(FEW_CHANNELS) } else { widest };
         let vec = 1 << row(extent).trailing_zeros().min(most.trailing_zeros());
         let aligned = elements.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()))
             && tail.is_none_or(|tail| tail.is_aligned(args, vec));

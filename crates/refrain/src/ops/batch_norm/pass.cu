@@ -1,5 +1,5 @@
 // A pass over all elements. Constants: those of elements.cu, ELEMENTS_AHEAD (vectors that a thread loads before it computes), RESIDENT
-// (blocks on a multiprocessor that the registers must leave room for), INNER (whether values of a channel are neighbours), FIXED
+// (blocks on a multiprocessor that the registers must leave room for; 1: as the compiler likes), INNER (whether values of a channel are neighbours), FIXED
 // (whether all vectors of a thread have the same channels).
 
 // The channel of the first of the elements at `at`.
@@ -17,7 +17,7 @@ DEVICE Beside beside(const Args& p, INDEX at, INDEX channel, INDEX inner) {
     return tail::fetch<VEC, ALIGNED>(p, (i64)at, (int)(INNER ? at % inner : channel), VEC);
 }
 
-// A vector of elements. Where sums are merged, nothing else may be loaded before them, and threads have few vectors.
+// A vector of elements. Where sums are merged, what the tail reads is loaded behind them: it would take their registers and their turn.
 struct Ahead { Loaded elements; Beside beside; };
 
 // Loads the vectors at `at`, whose first channels are `channel`, and at each `step` from there, as far as they come before n.

@@ -24,8 +24,8 @@ use crate::types::Precision;
 /// From this many multiplications on, an activation apart from its product was measured to be as fast or faster: on an H200, a
 /// product of 86,016 x 512 by 512 x 2,048 numbers of bf16 with GELU took 603 us, the product alone 265.
 const LEAST_WORK_APART: usize = 1 << 32;
-/// The same in TF32, for sums of at least so many products: of 5,950 x 512 by 512 x 1,024 numbers with GELU, our own kernel took 80 us and
-/// the library's product 27.
+/// The same in TF32, for sums of at least so many products: of 5,950 x 512 by 512 x 1,024 numbers with GELU, our own kernel took 80 us on an
+/// H200, and the library's product 27.
 const LEAST_WORK_APART_IN_TF32: usize = 1 << 29;
 const LONG_SUM_IN_TF32: usize = 256;
 
@@ -310,7 +310,7 @@ impl Tensor {
     /// which dtype results.
     ///
     /// On a GPU, from 2^32 multiplications on, the activation of a layer in bf16 or TF32 without residual is an operation and a launch
-    /// of its own, which gets the result rounded to its dtype; in TF32 from 2^29 on, if `in` is at least 256.
+    /// of its own, which gets the result rounded to its dtype; f32 in TF32 from 2^29 on, if `in` is at least 256.
     ///
     /// All operands have one dtype, with one exception: beside an f16 or bf16 input, weight and bias may be f32. The
     /// weight is then rounded to the dtype of the input before the product; the bias is added in f32. Under
@@ -373,18 +373,18 @@ fn separate_activation(
     activation: Activation,
     residual: Option<&Tensor>,
 ) -> Option<Unary> {
-    let rounds = match precision().result(x.dtype()) {
-        DType::BF16 => true,
-        DType::F32 => precision() == Precision::Tf32,
-        _ => false,
+    let (sum, columns) = (x.dims().last().copied().unwrap_or(0), weight.dims().first().copied().unwrap_or(0));
+    let least = match precision().result(x.dtype()) {
+        DType::BF16 => LEAST_WORK_APART,
+        DType::F32 if precision() == Precision::Tf32 => {
+            // The library takes rows of whole pieces of 16 bytes.
+            let is_long = sum >= LONG_SUM_IN_TF32 && sum.is_multiple_of(4) && columns.is_multiple_of(4);
+            if is_long { LEAST_WORK_APART_IN_TF32 } else { LEAST_WORK_APART }
+        }
+        _ => return None,
     };
-    let work = x.numel().saturating_mul(weight.dims().first().copied().unwrap_or(0));
-    let is_long = x.dims().last().is_some_and(|&sum| sum >= LONG_SUM_IN_TF32);
-    let least = match precision() == Precision::Tf32 && is_long {
-        true => LEAST_WORK_APART_IN_TF32,
-        false => LEAST_WORK_APART,
-    };
-    let is_apart = rounds && residual.is_none() && work >= least && x.device().kind() != DeviceKind::Cpu;
+    let is_wide = x.numel().saturating_mul(columns) >= least;
+    let is_apart = is_wide && residual.is_none() && x.device().kind() != DeviceKind::Cpu;
     activation.unary().filter(|_| is_apart)
 }
 

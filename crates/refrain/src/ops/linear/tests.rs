@@ -255,15 +255,18 @@ fn the_activation_of_a_wide_layer_on_a_gpu_is_an_operation_of_its_own() {
 #[test]
 fn in_tf32_the_activation_of_a_less_wide_layer_with_long_sums_is_an_operation_of_its_own_too() {
     for device in devices().filter(|device| device.kind() != DeviceKind::Cpu) {
-        let launches = |rows: usize, [outputs, inputs]: [usize; 2]| {
+        let launches = |dtype: DType, rows: usize, [outputs, inputs]: [usize; 2]| {
             let [x, w] = [[rows, inputs], [outputs, inputs]]
-                .map(|shape| Tensor::full(shape, 0.01, DType::F32, &device).unwrap());
+                .map(|shape| Tensor::full(shape, 0.01, dtype, &device).unwrap());
             let before = device.stats().launches;
             with_precision(Precision::Tf32, || x.linear(&w, None, Activation::Gelu, None)).unwrap();
             device.stats().launches - before
         };
-        assert_eq!([launches(2048, [1024, 256]), launches(2047, [1024, 256])], [2, 1], "{device}");
-        assert_eq!(launches(4096, [1024, 128]), 1, "short sums: {device}");
+        let f32 = DType::F32;
+        assert_eq!([launches(f32, 2048, [1024, 256]), launches(f32, 2047, [1024, 256])], [2, 1], "{device}");
+        assert_eq!(launches(f32, 4096, [1024, 128]), 1, "short sums: {device}");
+        assert_eq!(launches(f32, 2100, [1026, 256]), 1, "rows that are not for the library: {device}");
+        assert_eq!(launches(DType::BF16, 2048, [1024, 256]), 1, "not rounded to TF32: {device}");
     }
 }
 

@@ -173,7 +173,7 @@ fn vector_width(x: &MatrixOperand, other_step: usize, length: usize) -> usize {
         let is_even = x.batch.iter().chain([&other_step, &length]).all(|n| n.is_multiple_of(count));
         is_even && x.alignment.is_multiple_of(count * size)
     };
-    MOVED_BYTES.into_iter().map(|bytes| bytes / size).find(fits).unwrap_or(1)
+    MOVED_BYTES.into_iter().map(|bytes| bytes / size).filter(|&count| count > 0).find(fits).unwrap_or(1)
 }
 
 impl GemmPlan {

@@ -15,7 +15,7 @@ template <typename T, bool ALONG_K, int OUTER> struct Tile {
     static constexpr int PART = WIDE && ALONG_K ? 16 : LINE;
     static constexpr int APART = !ALONG_K ? ROUNDED ? 4 : 8 : !WIDE ? 8 : BOTH_ALONG_K ? 0 : 4;
     static constexpr int PITCH = PART + APART;
-    // A line lies a multiple of PITCH behind one that is a multiple of so many lines before.
+    // Lines that are a multiple of so many lines apart lie PITCH numbers apart for each line.
     static constexpr int ALIKE = 1;
     static constexpr int BYTES = LINE / PART * LINES * PITCH * (int)sizeof(T);
     static DEVICE int place(int line, int at) { return (at / PART * LINES + line) * PITCH + at % PART; }
