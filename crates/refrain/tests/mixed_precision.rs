@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{kernels, shortened, simulators, tensor, values};
-use refrain::{Activation, DType, Device, Error, Precision, Result, Step, Tensor, no_grad, with_precision};
+use common::{devices, kernels, shortened, simulators, tensor, values};
+use refrain::{
+    Activation, DType, Device, DeviceKind, Error, Precision, Result, Step, Tensor, no_grad, with_precision,
+};
 
 use DType::{BF16, F16, F32, F64};
 
@@ -527,5 +529,24 @@ fn gradients_of_rows_of_halves_are_those_of_f32_rounded_once() {
         for (half, whole) in gradients(dtype).iter().zip(gradients(F32)) {
             assert_eq!(values(half), values(&whole.to_dtype(dtype).unwrap()), "{rows} x {width} in {dtype}");
         }
+    }
+}
+
+#[test]
+fn in_tf32_the_activation_of_a_less_wide_layer_with_long_sums_is_an_operation_of_its_own_too() {
+    for device in devices().filter(|device| device.kind() != DeviceKind::Cpu) {
+        let launches = |dtype: DType, rows: usize, [outputs, inputs]: [usize; 2]| {
+            let [x, w] = [[rows, inputs], [outputs, inputs]]
+                .map(|shape| Tensor::full(shape, 0.01, dtype, &device).unwrap());
+            let mut step = Step::new(&device, |_| {
+                Ok(vec![with_precision(Precision::Tf32, || x.linear(&w, None, Activation::Gelu, None))?])
+            });
+            step.call(&[]).unwrap();
+            step.program().unwrap().recorded_launches()
+        };
+        assert_eq!([launches(F32, 2048, [1024, 256]), launches(F32, 2047, [1024, 256])], [2, 1], "{device}");
+        assert_eq!(launches(F32, 4096, [1024, 128]), 1, "short sums: {device}");
+        assert_eq!(launches(F32, 2100, [1026, 256]), 1, "rows that are not for the library: {device}");
+        assert_eq!(launches(BF16, 2048, [1024, 256]), 1, "not rounded to TF32: {device}");
     }
 }
