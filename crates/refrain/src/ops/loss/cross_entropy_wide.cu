@@ -1,23 +1,45 @@
-// Rows that are too wide for registers: a block for each.
+// Rows that are too wide for registers: a block for each, which reads it once.
+
+constexpr int PIECE = 16 / (int)sizeof(IN);
+
+// What exponentials of numbers below `shift` are relative to: it, unless there is no number above the lowest.
+DEVICE COMPUTE base_of(COMPUTE shift) { return shift == limits<COMPUTE>::lowest() ? (COMPUTE)0 : shift; }
 
 KERNEL(cross_entropy, CrossEntropyArgs, p) {
     const i64 classes = p.classes;
     const i64 row = blockIdx.x;
     const IN* x = p.x + row * classes;
     const COMPUTE lowest = limits<COMPUTE>::lowest();
-    COMPUTE shift = lowest, sum = (COMPUTE)0, distances = (COMPUTE)0;
-    #pragma unroll 4
-    for (i64 i = threadIdx.x; i < classes; i += 256) shift = Larger()(shift, to<COMPUTE>(x[i]));
-    shift = block_reduce<256>(shift, lowest, Larger());
-    #pragma unroll 4
-    for (i64 i = threadIdx.x; i < classes; i += 256) {
-        COMPUTE v = to<COMPUTE>(x[i]);
-        sum += exp_(v - shift);
-        distances += shift - v;
+    // The largest number so far, the sum of the exponentials relative to it, and the sum of the numbers.
+    COMPUTE shift = lowest, sum = (COMPUTE)0, total = (COMPUTE)0;
+    #pragma unroll 2
+    for (i64 i = (i64)threadIdx.x * PIECE; i < classes; i += 256 * PIECE) {
+        int count = classes - i < PIECE ? (int)(classes - i) : PIECE;
+        COMPUTE v[PIECE];
+        if (count == PIECE) {
+            vec<COMPUTE, PIECE> all = to_all<COMPUTE>(load_anywhere<PIECE>(x + i));
+            #pragma unroll
+            for (int e = 0; e < PIECE; e++) v[e] = all.at[e];
+        } else {
+            #pragma unroll
+            for (int e = 0; e < PIECE; e++) v[e] = e < count ? to<COMPUTE>(x[i + e]) : lowest;
+        }
+        COMPUTE largest = shift;
+        #pragma unroll
+        for (int e = 0; e < PIECE; e++) largest = Larger()(largest, v[e]);
+        COMPUTE base = base_of(largest);
+        if (largest > shift) sum *= exp_(shift - base);
+        shift = largest;
+        #pragma unroll
+        for (int e = 0; e < PIECE; e++) {
+            sum += exp_(v[e] - base);
+            if (e < count) total += v[e];
+        }
     }
-    sum = block_sum<256>(sum);
-    COMPUTE log = log_(sum);
-    distances = block_sum<256>(distances);
+    COMPUTE own = shift;
+    shift = block_reduce<256>(shift, lowest, Larger());
+    sum = block_sum<256>(sum * exp_(own - base_of(shift)));
+    COMPUTE log = log_(sum), distances = (COMPUTE)classes * shift - block_sum<256>(total);
     if (threadIdx.x == 0) {
         p.largest[row] = shift;
         p.inverse[row] = (COMPUTE)1 / sum;

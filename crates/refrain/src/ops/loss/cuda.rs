@@ -71,6 +71,8 @@ params! {
 }
 
 const THREADS: usize = 256;
+/// Bytes that a thread loads at once.
+const PIECE_BYTES: usize = 16;
 /// Bytes of a state (an f64).
 const STATE: usize = 8;
 /// How many levels fit into the parameters of a kernel.
@@ -244,12 +246,15 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
     if n == 0 {
         return Ok(());
     }
+    let whole = [args.read(0), args.write(0)].iter().all(|&x| args.alignment(x) >= PIECE_BYTES);
+    let vec = if whole { PIECE_BYTES / dtype.size() } else { 1 };
     let spec = KernelSpec::new(&ENTROPY_BACKWARD, "cross_entropy_backward")
         .dtype("COMPUTE", dtype.accumulator())
         .dtype("IN", dtype)
         .dtype("ID", args.read_dtype(1))
         .dtype("DY", args.read_dtype(4))
         .word("INDEX", index(n))
+        .int("VEC", vec as i64)
         .flag("ADD", args.accumulate(0));
     let kernel_args = CrossEntropyBackwardArgs {
         x: args.read(0),
@@ -264,5 +269,5 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
         classes: classes as i64,
         faults: args.faults(Bounds::Classes),
     };
-    args.kernel(spec, grid(args, n), &kernel_args)
+    args.kernel(spec, grid(args, n.div_ceil(vec)), &kernel_args)
 }
