@@ -29,6 +29,9 @@ pub(crate) trait Sink {
     /// Runs a matrix product with cuBLASLt. Returns `false` if the product does not suit it.
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool>;
 
+    /// Whether cuBLASLt would run a product. Where kernels are only looked at, it might.
+    fn library_takes(&self, product: &Product) -> bool;
+
     /// Runs a collective.
     fn collective(&mut self, communicator: &Communicator, call: CollectiveCall) -> Result<()>;
 
@@ -274,5 +277,10 @@ impl<'a> CudaArgs<'a> {
     /// Runs a matrix product with cuBLASLt. Returns `false` if the product does not suit it.
     pub(crate) fn library_product(&mut self, product: &Product) -> Result<bool> {
         self.sink.library_product(self.launch.op, product)
+    }
+
+    /// Whether cuBLASLt would run a product.
+    pub(crate) fn library_takes(&self, product: &Product) -> bool {
+        self.sink.library_takes(product)
     }
 }

@@ -290,6 +290,10 @@ impl Sink for Live<'_> {
         Ok(true)
     }
 
+    fn library_takes(&self, product: &Product) -> bool {
+        self.cuda.library(product).is_some()
+    }
+
     fn collective(&mut self, communicator: &Communicator, call: CollectiveCall) -> Result<()> {
         let op = self.launch.op;
         let Some((to, _)) = self.launch.writes.first() else {

@@ -177,6 +177,10 @@ impl Sink for Warm<'_> {
         Ok(self.cuda.library(product).is_some())
     }
 
+    fn library_takes(&self, product: &Product) -> bool {
+        self.cuda.library(product).is_some()
+    }
+
     fn collective(&mut self, communicator: &Communicator, _: CollectiveCall) -> Result<()> {
         // It ran a first collective when it was made.
         communicator.nccl(OP)?.usable(OP)

@@ -137,6 +137,10 @@ impl Sink for Listing<'_> {
         Ok(false)
     }
 
+    fn library_takes(&self, _: &Product) -> bool {
+        true
+    }
+
     /// NCCL's kernels are its own.
     fn collective(&mut self, _: &Communicator, _: CollectiveCall) -> Result<()> {
         Ok(())

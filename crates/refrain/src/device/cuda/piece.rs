@@ -102,6 +102,10 @@ impl Sink for Describe {
         Describe::refuse(op)
     }
 
+    fn library_takes(&self, _: &Product) -> bool {
+        false
+    }
+
     fn collective(&mut self, _: &Communicator, _: CollectiveCall) -> Result<()> {
         Describe::refuse("collective")
     }

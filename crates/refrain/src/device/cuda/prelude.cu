@@ -127,6 +127,29 @@ template <typename T, int N> struct __align__(sizeof(T) * N) vec { T at[N]; };
 template <int N, typename T> DEVICE vec<T, N> load(const T* p) { return *reinterpret_cast<const vec<T, N>*>(p); }
 template <int N, typename T> DEVICE void store(T* p, const vec<T, N>& v) { *reinterpret_cast<vec<T, N>*>(p) = v; }
 
+// `N` elements of two bytes or more from any address: at once where it is a multiple of theirs together, otherwise by words.
+template <int N, typename T> DEVICE vec<T, N> load_anywhere(const T* p) {
+    static_assert(sizeof(T) >= 2 && N * sizeof(T) % 4 == 0, "elements are made of words, or two of them are one");
+    constexpr int WORDS = N * (int)sizeof(T) / 4;
+    if ((u64)p % (N * sizeof(T)) == 0) return load<N>(p);
+    union Bits { vec<T, N> v; u32 words[WORDS]; unsigned short halves[2 * WORDS]; } bits;
+    if ((u64)p % 4 == 0) {
+        #pragma unroll
+        for (int i = 0; i < WORDS; i++) bits.words[i] = reinterpret_cast<const u32*>(p)[i];
+        return bits.v;
+    }
+    const unsigned short* halves = reinterpret_cast<const unsigned short*>(p);
+    bits.halves[0] = halves[0];
+    #pragma unroll
+    for (int i = 1; i < WORDS; i++) {
+        u32 both = *reinterpret_cast<const u32*>(halves + 2 * i - 1);
+        bits.halves[2 * i - 1] = (unsigned short)both;
+        bits.halves[2 * i] = (unsigned short)(both >> 16);
+    }
+    bits.halves[2 * WORDS - 1] = halves[2 * WORDS - 1];
+    return bits.v;
+}
+
 // `N` elements as `to` makes numbers of them. Two of bf16 are one word, which the compiler would take apart first.
 template <typename C, typename T, int N> DEVICE vec<C, N> to_all(const vec<T, N>& v) {
     vec<C, N> c;

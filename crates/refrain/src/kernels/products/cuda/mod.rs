@@ -8,6 +8,7 @@ mod plan;
 mod shared;
 mod stages;
 mod tail;
+mod whole_rows;
 
 /// Forms of numbers on tensor cores, for kernels that have tiles of their own.
 pub(crate) const FORMS: &str = include_str!("forms.cu");

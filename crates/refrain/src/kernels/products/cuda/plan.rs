@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::choice::{GemmKernel, GroupTile, SplitK};
 use super::shared::SharedMemory;
 use super::tail::Tail;
+use super::whole_rows::WholeRows;
 use super::{FORMS, FRAGMENTS};
 use crate::activation::Activation;
 use crate::device::cuda::cublaslt;
@@ -480,15 +481,25 @@ impl Product {
 pub(crate) fn sums_beside(product: &Product, mma: MmaKind) -> bool {
     let work = product.m.saturating_mul(product.n).saturating_mul(product.k);
     let sums_well = || GemmKernel::of(product, mma).sums_well(product);
-    !cublaslt::suits(&Product { sums: None, ..product.clone() }) || (work <= MOST_WORK_BESIDE && sums_well())
+    !suits(&Product { sums: None, ..product.clone() }) || (work <= MOST_WORK_BESIDE && sums_well())
+}
+
+/// Whether the library computes a product, if it is installed: as it is, or with whole rows.
+pub(super) fn suits(product: &Product) -> bool {
+    cublaslt::suits(product) || WholeRows::of(product).is_some()
 }
 
 /// Workspace bytes of a product on a GPU.
 pub(crate) fn workspace(gpu: &dyn Gpu, op: &'static str, product: &Product) -> Result<usize> {
-    match gpu.library_workspace(op, product)? {
-        Some(bytes) => Ok(bytes),
-        None => Ok(own_workspace(gpu, product)),
+    if let Some(bytes) = gpu.library_workspace(op, product)? {
+        return Ok(bytes);
     }
+    let own = own_workspace(gpu, product);
+    let Some(whole) = WholeRows::of(product) else { return Ok(own) };
+    Ok(match gpu.library_workspace(op, &whole.product(0))? {
+        Some(bytes) => own.max(whole.workspace(bytes)),
+        None => own,
+    })
 }
 
 /// Workspace bytes of a product on a GPU if our own kernels compute it.
@@ -506,10 +517,15 @@ pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
         args.describe_product(product);
         return Ok(());
     }
-    match args.library_product(product)? {
-        true => Ok(()),
-        false => run_own(args, product, Followers::default()),
+    if args.library_product(product)? {
+        return Ok(());
     }
+    if let Some(whole) = WholeRows::of(product)
+        && whole.run(args)?
+    {
+        return Ok(());
+    }
+    run_own(args, product, Followers::default())
 }
 
 /// Runs a product by our own kernels, with a tail if it [`takes_tail`](super::takes_tail), and with a norm if it

@@ -4,12 +4,12 @@
 use std::fmt::Write;
 
 use super::choice::{GemmKernel, TensorTile};
-use super::plan::{COMMON, Followers, GemmPlan, Job, MOST_NUMBERS, TILES, TileRows};
+use super::plan::{COMMON, Followers, GemmPlan, Job, MOST_NUMBERS, TILES, TileRows, suits};
 use super::shared::SharedMemory;
 use super::{FORMS, FRAGMENTS};
 use crate::device::cuda::{
-    CudaArgs, Following, Grid, KernelSpec, MMA, MmaKind, Pointer, Product, Source, TailArgs, cublaslt,
-    define, params, undefine,
+    CudaArgs, Following, Grid, KernelSpec, MMA, MmaKind, Pointer, Product, Source, TailArgs, define, params,
+    undefine,
 };
 use crate::error::{Error, Result};
 use crate::kernels::activations::ACTIVATIONS;
@@ -66,7 +66,7 @@ struct StagePlan {
 
 /// Whether our own kernel multiplies on tensor cores, all of k at once, with rows of A one behind the other.
 fn is_plain(p: &Product, mma: MmaKind) -> bool {
-    !cublaslt::suits(p)
+    !suits(p)
         && !p.is_empty()
         && p.batch.is_empty()
         && p.sums.is_none()

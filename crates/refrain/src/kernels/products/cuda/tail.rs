@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::plan::{BATCH_RANK, GemmPlan};
+use super::plan::{BATCH_RANK, GemmPlan, suits};
 use crate::device::cuda::{
-    CudaArgs, Following, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS, MmaKind, Product, TailArgs, View, cublaslt,
+    CudaArgs, Following, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS, MmaKind, Product, TailArgs, View,
 };
 use crate::kernels::elementwise::chain::{Chain, VALUES};
 use crate::tensor::Layout;
@@ -69,13 +69,13 @@ impl Reach {
 /// Whether a product can have a tail, and is not slower with it than followed by a launch: where our own kernel computes all
 /// of it, in tiles of which many run at once.
 pub(crate) fn takes_tail(p: &Product, mma: MmaKind) -> bool {
-    !cublaslt::suits(p) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).hides_tail()
+    !suits(p) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).hides_tail()
 }
 
 /// Whether a norm of the rows of a product's result can follow in the product's kernel: where our own kernel computes it, in
 /// tiles as wide as the rows.
 pub(crate) fn takes_norm(p: &Product, mma: MmaKind) -> bool {
-    !cublaslt::suits(p) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).has_rows(p)
+    !suits(p) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).has_rows(p)
 }
 
 /// Whether the tail of a product whose rows have `n` elements can read an operand, given its layout in the shape of C.
