@@ -550,3 +550,65 @@ fn in_tf32_the_activation_of_a_less_wide_layer_with_long_sums_is_an_operation_of
         assert_eq!(launches(BF16, 2048, [1024, 256]), 1, "not rounded to TF32: {device}");
     }
 }
+
+/// Small whole numbers, whose products and sums every dtype and precision has exactly.
+fn whole(shape: &[usize], step: usize, device: &Device) -> Tensor {
+    let n: usize = shape.iter().product();
+    let numbers: Vec<f64> = (0..n).map(|i| (i * step % 7) as f64 - 3.0).collect();
+    tensor(&numbers, shape, F32, device)
+}
+
+#[test]
+fn wide_layers_whose_rows_begin_anywhere_have_the_bits_of_exact_sums() {
+    // Rows of 1,025 and 1,027 numbers, whose sums are long enough for a GPU to copy them to rows of whole pieces.
+    let results = |device: &Device, dtype: DType, precision: Precision| {
+        let [x, w] = [([1100, 1025], 3), ([1027, 1025], 5)].map(|(shape, step)| {
+            let t = whole(&shape, step, device);
+            t.set_requires_grad(true).unwrap();
+            t
+        });
+        with_precision(precision, || {
+            let y = x.to_dtype(dtype).unwrap().linear(&w, None, Activation::None, None).unwrap();
+            y.backward_with(&whole(&[1100, 1027], 2, device).to_dtype(y.dtype()).unwrap()).unwrap();
+            [y.detach(), x.grad().unwrap(), w.grad().unwrap()]
+        })
+    };
+    let exact = results(&Device::cpu(), F32, Precision::F32);
+    let settings =
+        [(F32, Precision::F32), (F32, Precision::Tf32), (F32, Precision::Bf16), (BF16, Precision::Bf16)];
+    for device in devices() {
+        for (dtype, precision) in shortened(settings, 2, 1) {
+            let found = results(&device, dtype, precision);
+            let dx = if dtype == BF16 { BF16 } else { F32 };
+            for (i, ((found, exact), rounds)) in
+                found.iter().zip(&exact).zip([found[0].dtype(), dx, F32]).enumerate()
+            {
+                let rounded = exact.to_dtype(rounds).unwrap();
+                assert!(values(found) == values(&rounded), "{dtype} {precision:?} {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_f32_input_of_wide_layers_is_rounded_once_for_all_of_them() {
+    for device in simulators().take(2) {
+        let [x, a, b] =
+            [(1024, 3), (512, 5), (640, 2)].map(|(rows, step)| whole(&[rows, 1024], step, &device));
+        let rounded = |x: &Tensor| {
+            let mut step = Step::new(&device, |_| {
+                no_grad(|| {
+                    let of = |w: &Tensor| x.linear(w, None, Activation::None, None);
+                    Ok(vec![of(&a)?, of(&b)?])
+                })
+            });
+            with_precision(Precision::Bf16, || step.call(&[]).map(drop)).unwrap();
+            let table = step.program().unwrap().to_string();
+            step.finish().unwrap();
+            let lines = table.lines().filter(|line| !line.contains("fused("));
+            lines.map(|line| line.matches("to_dtype").count()).sum::<usize>()
+        };
+        assert_eq!(rounded(&x), 3, "both weights, and the input once");
+        assert_eq!(rounded(&x.i(..16).unwrap()), 2, "few rows are not worth a launch");
+    }
+}

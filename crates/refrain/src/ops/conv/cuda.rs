@@ -1,9 +1,11 @@
 //! Convolutions on CUDA: products on tensor cores whose operands are gathered from the images where they lie.
 
 use super::places::Places;
+use super::unfolded::{Unfolded, UnfoldedWeight};
 use super::weight_gradient::WeightGradient;
 use super::{Convolution, Direction};
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, Pointer, Source, params};
+use crate::device::Launch;
+use crate::device::cuda::{CudaArgs, Gpu, Grid, KernelSpec, MMA, Pointer, Source, params};
 use crate::error::{Error, Result};
 use crate::kernels::products::cuda::{FORMS, FRAGMENTS};
 use crate::tensor::DType;
@@ -29,7 +31,7 @@ const MOST: usize = 1 << 30;
 
 params! {
     /// The sizes of a convolution, as its sums see them: `from` the source `to` the result.
-    struct ConvSizes {
+    pub(super) struct ConvSizes {
         images: i64,
         groups: i64,
         /// Channels of a group.
@@ -97,7 +99,7 @@ params! {
 }
 
 impl ConvSizes {
-    fn of(places: &Places, direction: Direction) -> ConvSizes {
+    pub(super) fn of(places: &Places, direction: Direction) -> ConvSizes {
         let pair = |n: [usize; 2]| n.map(|n| n as i64);
         let Places { window, images: [n, channels, height, width], count, out, groups, .. } = *places;
         let [large, small] = [(channels, [height, width]), (out, count)];
@@ -117,6 +119,11 @@ impl ConvSizes {
             padding: pair(window.padding),
             dilation: pair(window.dilation),
         }
+    }
+
+    /// Those of so many of the images.
+    pub(super) fn of_images(self, images: usize) -> ConvSizes {
+        ConvSizes { images: images as i64, ..self }
     }
 }
 
@@ -214,7 +221,7 @@ fn spec(
 
 /// # Errors
 /// If positions do not fit in the numbers that kernels count with.
-fn check(op: &'static str, places: &Places) -> Result<()> {
+pub(super) fn check(op: &'static str, places: &Places) -> Result<()> {
     let Places { window, images: [n, channels, height, width], count: [rows, columns], out, groups, .. } =
         *places;
     let all = |sizes: &[usize]| sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
@@ -236,17 +243,18 @@ fn check(op: &'static str, places: &Places) -> Result<()> {
 }
 
 /// The matrices of the weight in the working memory, and the blocks.
-struct Plan {
+pub(super) struct Plan {
     tile: Tile,
     /// Kinds of result pixels that have other taps, and the most taps that one has.
     phases: usize,
     rows: usize,
-    columns: usize,
+    /// Numbers of a row.
+    pub(super) columns: usize,
     tiles: [usize; 2],
 }
 
 impl Plan {
-    fn of(op: &Convolution) -> Plan {
+    pub(super) fn of(op: &Convolution) -> Plan {
         let Places { window, images: [n, ..], groups, .. } = op.places;
         let [(from, _), (to, size)] = op.sides();
         let tile = Tile::of_result(to / groups, op.factors);
@@ -273,18 +281,56 @@ impl Plan {
     }
 
     /// Numbers of the weight.
-    fn weights(&self, groups: usize) -> usize {
+    pub(super) fn weights(&self, groups: usize) -> usize {
         self.phases * groups * self.rows * self.columns
     }
 }
 
-pub(super) fn workspace(op: &Convolution) -> usize {
-    Plan::of(op).weights(op.places.groups) * op.factors.size()
+pub(super) fn workspace(op: &Convolution, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+    match Unfolded::of(op, launch) {
+        Some(unfolded) => unfolded.workspace(launch.op, gpu),
+        None => Ok(Plan::of(op).weights(op.places.groups) * op.factors.size()),
+    }
+}
+
+/// The constants of kernels with numbers as the products of a convolution have them.
+pub(super) fn forms(source: &'static Source, entry: &'static str, op: &Convolution) -> KernelSpec {
+    let run = run(op.sides()[0].0 / op.places.groups, op.factors);
+    spec(source, entry, Plan::of(op).tile, (op.factors, op.precision), Some(op.direction))
+        .int("RUN", run as i64)
+}
+
+/// Packs the weight into a matrix for each phase.
+pub(super) fn pack_weights(
+    op: &Convolution,
+    plan: &Plan,
+    to: Pointer,
+    args: &mut CudaArgs<'_>,
+) -> Result<()> {
+    let weights = plan.weights(op.places.groups);
+    if weights == 0 {
+        return Ok(());
+    }
+    let spec = forms(&WEIGHTS, "conv_weights", op)
+        .dtype("X_TYPE", args.read_dtype(0))
+        .dtype("W_TYPE", args.read_dtype(1));
+    let told = ConvWeights {
+        weight: args.read(1),
+        y: to,
+        n: weights as i64,
+        rows: plan.rows as i64,
+        columns: plan.columns as i64,
+        sizes: ConvSizes::of(&op.places, op.direction),
+    };
+    args.kernel(spec, Grid::line(weights.div_ceil(256).min(1 << 16), 256), &told)
 }
 
 pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> {
     if args.write_shape(0).numel() == 0 {
         return Ok(());
+    }
+    if let Some(unfolded) = Unfolded::of(op, args.launch()) {
+        return unfolded.run(args);
     }
     check(args.op(), &op.places)?;
     let plan = Plan::of(op);
@@ -292,32 +338,14 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
     let groups = op.places.groups;
     let sizes = ConvSizes::of(&op.places, op.direction);
     let run = run(op.sides()[0].0 / groups, op.factors);
-    let spec = |source, entry| {
-        spec(source, entry, tile, (op.factors, op.precision), Some(op.direction))
-            .dtype("X_TYPE", args.read_dtype(0))
-            .int("RUN", run as i64)
-    };
-    let weights = plan.weights(groups);
     let shared =
         tile.bytes(op.factors, 2 * tile.depth / run * STEP_BYTES + tile.size()[1] * size_of::<i64>());
-    let (packing, product) = (
-        spec(&WEIGHTS, "conv_weights").dtype("W_TYPE", args.read_dtype(1)),
-        spec(&CONVOLVE, "convolve")
-            .int("MEMORY_BYTES", shared as i64)
-            .dtype("Y_TYPE", args.write_dtype(0))
-            .dtype("BIAS_TYPE", if op.bias { args.read_dtype(2) } else { args.write_dtype(0) }),
-    );
-    if weights > 0 {
-        let told = ConvWeights {
-            weight: args.read(1),
-            y: args.workspace(),
-            n: weights as i64,
-            rows: rows as i64,
-            columns: columns as i64,
-            sizes,
-        };
-        args.kernel(packing, Grid::line(weights.div_ceil(256).min(1 << 16), 256), &told)?;
-    }
+    let product = forms(&CONVOLVE, "convolve", op)
+        .dtype("X_TYPE", args.read_dtype(0))
+        .int("MEMORY_BYTES", shared as i64)
+        .dtype("Y_TYPE", args.write_dtype(0))
+        .dtype("BIAS_TYPE", if op.bias { args.read_dtype(2) } else { args.write_dtype(0) });
+    pack_weights(op, &plan, args.workspace(), args)?;
     let plane = op.sides()[1].1.iter().product::<usize>();
     let y = args.write(0);
     let told = Convolve {
@@ -366,12 +394,18 @@ impl Parts {
     }
 }
 
-pub(super) fn gradient_workspace(op: &WeightGradient) -> usize {
+pub(super) fn gradient_workspace(op: &WeightGradient, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+    if let Some(unfolded) = UnfoldedWeight::of(op) {
+        return unfolded.workspace(launch.op, gpu);
+    }
     let Parts { splits, weights, biases, .. } = Parts::of(op);
-    splits * (weights + biases) * compute(op.factors).size()
+    Ok(splits * (weights + biases) * compute(op.factors).size())
 }
 
 pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> Result<()> {
+    if let Some(unfolded) = UnfoldedWeight::of(op) {
+        return unfolded.run(args);
+    }
     check(args.op(), &op.places)?;
     let Parts { tile, tiles, splits, depth, weights, biases } = Parts::of(op);
     if weights == 0 && biases == 0 {

@@ -9,6 +9,7 @@ mod padded;
 mod places;
 #[cfg(test)]
 mod tests;
+mod unfolded;
 mod weight_gradient;
 mod windows;
 
@@ -154,8 +155,8 @@ impl Op for Convolution {
         cuda::convolve(self, args)
     }
 
-    fn cuda_workspace(&self, _: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
-        Ok(cuda::workspace(self))
+    fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+        cuda::workspace(self, launch, gpu)
     }
 
     fn flops(&self, _: &[&Shape], _: &[&Shape]) -> u64 {

@@ -339,21 +339,59 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
                 let x = whole(&[images[0], channels, images[2], images[3]], 3, device);
                 [x, whole(&weight, 1, device), whole(&[bias], 1, device)]
             };
-            let cpu = operands(&Device::cpu());
-            let exact = all_of(cpu.each_ref(), &o, transposed);
-            for (dtype, parameters, precision) in shortened(settings, turn, 3) {
-                let dtypes = [dtype, parameters, parameters];
-                let [x, w, b] = operands(&device);
-                let [x, w, b] = [(x, 0), (w, 1), (b, 2)].map(|(t, i)| t.to_dtype(dtypes[i]).unwrap());
-                let found = with_precision(precision, || all_of([&x, &w, &b], &o, transposed));
-                for (i, ((dtype, found), (_, exact))) in found.iter().zip(&exact).enumerate() {
-                    let exact = Tensor::from_slice(exact, [exact.len()], &Device::cpu()).unwrap();
-                    let rounded = values(&exact.to_dtype(*dtype).unwrap());
-                    assert_eq!(
-                        found, &rounded,
-                        "{images:?} {weight:?} {o:?} {transposed} {dtype} {precision:?} {i}"
-                    );
-                }
+            let exact = all_of(operands(&Device::cpu()).each_ref(), &o, transposed);
+            for setting in shortened(settings, turn, 3) {
+                assert_rounded_sums(operands(&device), &o, transposed, setting, &exact);
+            }
+        }
+    }
+}
+
+/// The dtypes of images and of parameters, and a precision.
+type Setting = (DType, DType, Precision);
+
+/// Everything that [`all_of`] computes is the exact sum, rounded once.
+#[track_caller]
+fn assert_rounded_sums(
+    operands: [Tensor; 3],
+    o: &Conv2dOptions,
+    transposed: bool,
+    (dtype, parameters, precision): Setting,
+    exact: &[(DType, Vec<f64>)],
+) {
+    let [x, w, b] = operands;
+    let sizes = (x.shape().clone(), w.shape().clone());
+    let [x, w, b] = [(x, dtype), (w, parameters), (b, parameters)].map(|(t, d)| t.to_dtype(d).unwrap());
+    let found = with_precision(precision, || all_of([&x, &w, &b], o, transposed));
+    for (i, ((dtype, found), (_, exact))) in found.iter().zip(exact).enumerate() {
+        let exact = Tensor::from_slice(exact, [exact.len()], &Device::cpu()).unwrap();
+        let rounded = values(&exact.to_dtype(*dtype).unwrap());
+        assert!(found == &rounded, "{sizes:?} {o:?} {transposed} {dtype} {precision:?} {i}");
+    }
+}
+
+#[test]
+fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
+    // A GPU lays their windows out as matrices: in f32 one for each half of the images.
+    let sizes = [
+        ([27, 104, 12, 14], options([1, 1], [1, 1], [1, 1], 1)),
+        ([27, 104, 24, 14], options([2, 1], [1, 2], [1, 2], 1)),
+    ];
+    let settings = [
+        (DType::F32, DType::F32, Precision::F32),
+        (DType::F32, DType::F32, Precision::Tf32),
+        (DType::BF16, DType::F32, Precision::Bf16),
+    ];
+    for device in devices() {
+        for (turn, (images, o)) in sizes.into_iter().enumerate() {
+            let operands = |device: &Device| {
+                [whole(&images, 3, device), whole(&[100, 104, 3, 3], 1, device), whole(&[100], 1, device)]
+            };
+            // These sums are exact in f32, too.
+            let narrow = operands(&Device::cpu()).map(|t| t.to_dtype(DType::F32).unwrap());
+            let exact = all_of(narrow.each_ref(), &o, false);
+            for setting in shortened(settings, turn, 1) {
+                assert_rounded_sums(operands(&device), &o, false, setting, &exact);
             }
         }
     }

@@ -40,8 +40,8 @@ impl Op for WeightGradient {
         cuda::weight_gradient(self, args)
     }
 
-    fn cuda_workspace(&self, _: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
-        Ok(cuda::gradient_workspace(self))
+    fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+        cuda::gradient_workspace(self, launch, gpu)
     }
 
     fn flops(&self, _: &[&Shape], _: &[&Shape]) -> u64 {
