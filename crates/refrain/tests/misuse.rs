@@ -304,6 +304,13 @@ const METHODS: &[Method] = methods! {
         let (w, h) = (ones(&[3 * n, n]), ones(&[2, n]));
         if g.flag { a.gru(&b, &c, &b) } else { ones(&[2, m, 3 * n]).gru(&w, &ones(&[3 * n]), &h) }
     };
+    "lstm": |g, a, b, c| {
+        let ones = |shape: &[usize]| Tensor::ones(shape, g.dtype, a.device()).unwrap();
+        let (n, m) = (g.n.min(9), g.m.min(9));
+        let (w, h) = (ones(&[4 * n, n]), ones(&[2, n]));
+        let both = if g.flag { a.lstm(&b, &c, &b, &b) } else { ones(&[2, m, 4 * n]).lstm(&w, &ones(&[4 * n]), &h, &h) };
+        both.map(|(states, _)| states)
+    };
     "layer_norm": |g, a, b, c| a.layer_norm(&b, &c, g.x);
     "rms_norm": |g, a, b, c| a.rms_norm(&b, g.x);
     "rms_norm": |g, a, b, c| a.rms_norm_into(&b, g.x, &c);

@@ -96,7 +96,7 @@ const RENAMED: [(&str, &str); 5] = [
 ];
 
 /// Operations without a stored reference here: their values are random, or nothing is computed, or they are other forms of
-/// an operation with a reference, or they train (`refrain-nn` has the references of optimisers and schedules).
+/// an operation with a reference, or they train (`refrain-nn` has the references of optimisers, schedules and LSTM layers).
 fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
     fn ones(dtype: DType) -> Result<Tensor> {
         Tensor::ones([3, 4], dtype, &Device::cpu())
@@ -156,6 +156,14 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
             };
             let packed = Tensor::ones([1, 2, 3, 1, 4], d, &Device::cpu())?;
             both(packed, |x| Ok(x.scaled_dot_product_attention_qkvpacked_with(&options)?.0))
+        }),
+        ("lstm", |d| {
+            let zeros = |shape: &[usize]| Tensor::zeros(shape, d, &Device::cpu());
+            let (w, b, first) = (zeros(&[4, 1])?, zeros(&[4])?, zeros(&[3, 1])?);
+            both(ones(d)?.reshape([3, 1, 4])?, |x| {
+                let (states, cells) = x.lstm(&w, &b, &first, &first)?;
+                states.add(&cells)
+            })
         }),
         ("windows", |d| {
             let starts = Tensor::zeros([2], DType::I64, &Device::cpu())?;

@@ -49,10 +49,6 @@ impl Gates {
     fn of_input(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.linear(self.weight_ih.tensor()?, Some(self.bias_ih.tensor()?), Activation::None, None)?)
     }
-
-    fn of_hidden(&self, h: &Tensor) -> Result<Tensor> {
-        Ok(h.linear(self.weight_hh.tensor()?, Some(self.bias_hh.tensor()?), Activation::None, None)?)
-    }
 }
 
 /// What a cell carries from one time step to the next.
@@ -68,19 +64,6 @@ trait Cell: Sized {
     /// last state.
     fn sequence(&self, inputs: &Tensor, initial: &Self::State) -> Result<(Tensor, Self::State)>;
     fn zeros(&self, like: &Tensor, batch: usize) -> Result<Self::State>;
-}
-
-/// Checks that a state is `[B, hidden]` for an input `[B, ..]`: others would be broadcast.
-fn check_state(input: &Tensor, hidden: usize, state: &Tensor) -> Result<()> {
-    let rows = &input.dims()[..input.rank().saturating_sub(1)];
-    match state.dims().split_last() {
-        Some((&last, batch)) if last == hidden && batch == rows => Ok(()),
-        _ => {
-            let message =
-                format!("a state has shape {}; it must be {rows:?} with {hidden} behind", state.shape());
-            Err(Error::invalid(LstmCell::NAME, message))
-        }
-    }
 }
 
 /// All time steps of all layers: the outputs of the last one `[B, T, hidden]`, and the last state of each.
@@ -211,21 +194,14 @@ impl LstmCell {
     /// # Errors
     /// If shapes, dtypes or devices do not fit the parameters.
     pub fn forward(&self, x: &Tensor, state: &LstmState) -> Result<LstmState> {
-        in_layer(self, || self.step(&self.gates.of_input(x)?, state))
-    }
-
-    /// A time step, from what the input contributes to the gates.
-    fn step(&self, input: &Tensor, state: &LstmState) -> Result<LstmState> {
-        let n = self.hidden;
-        check_state(input, n, &state.h)?;
-        check_state(input, n, &state.c)?;
-        let all = input.add(&self.gates.of_hidden(&state.h)?)?;
-        let part = |t: &Tensor, from: usize, gates: usize| t.narrow(-1, from * n, gates * n);
-        let inward = part(&all, 0, 2)?.sigmoid()?;
-        let (i, f) = (part(&inward, 0, 1)?, part(&inward, 1, 1)?);
-        let (g, o) = (part(&all, 2, 1)?.tanh()?, part(&all, 3, 1)?.sigmoid()?);
-        let c = f.mul(&state.c)?.add(&i.mul(&g)?)?;
-        Ok(LstmState { h: o.mul(&c.tanh()?)?, c })
+        in_layer(self, || {
+            if x.rank() != 2 {
+                let message = format!("the input has shape {}; it must be [batch, features]", x.shape());
+                return Err(Error::invalid(LstmCell::NAME, message));
+            }
+            let inputs = self.gates.of_input(x)?.unsqueeze(-2)?;
+            Ok(self.sequence(&inputs, state)?.1)
+        })
     }
 }
 
@@ -246,14 +222,11 @@ impl Cell for LstmCell {
     }
 
     fn sequence(&self, inputs: &Tensor, initial: &LstmState) -> Result<(Tensor, LstmState)> {
-        let steps = inputs.dims()[1];
-        let mut state = initial.clone();
-        let mut outputs = Vec::with_capacity(steps);
-        for t in 0..steps {
-            state = self.step(&inputs.select(1, t)?, &state)?;
-            outputs.push(state.h.clone());
-        }
-        Ok((Tensor::stack(&outputs.iter().collect::<Vec<_>>(), 1)?, state))
+        let (weight, bias) = (self.gates.weight_hh.tensor()?, self.gates.bias_hh.tensor()?);
+        let (outputs, cells) = inputs.lstm(weight, bias, &initial.h, &initial.c)?;
+        let last = |t: &Tensor| t.select(1, inputs.dims()[1] - 1);
+        let state = LstmState { h: last(&outputs)?, c: last(&cells)? };
+        Ok((outputs, state))
     }
 
     fn zeros(&self, like: &Tensor, batch: usize) -> Result<LstmState> {

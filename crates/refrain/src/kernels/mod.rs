@@ -9,6 +9,7 @@ pub(crate) mod norm;
 pub(crate) mod numbers;
 pub(crate) mod positions;
 pub(crate) mod products;
+pub(crate) mod recurrent;
 pub(crate) mod reduction;
 pub(crate) mod rows;
 pub(crate) mod sort;

@@ -29,6 +29,7 @@ pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod logsumexp;
 pub(crate) mod loss;
+pub(crate) mod lstm;
 pub(crate) mod matmul;
 pub(crate) mod one_hot;
 mod operators;

@@ -1,47 +1,43 @@
-KERNEL(gru_backward, GruBackwardArgs, p, __launch_bounds__(THREADS)) {
-    // What each feature adds to the gradient of the state, for the three gates.
-    __shared__ Four slopes[2][3][CHUNKS * PARTS];
-    const int unit = threadIdx.x / PARTS, part = threadIdx.x % PARTS;
-    const bool inside = unit < HIDDEN;
-    const i64 sequence = blockIdx.x;
-    Four w[3][CHUNKS];
-    #pragma unroll
-    for (int g = 0; g < 3; g++) {
-        #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
-            #pragma unroll
-            for (int l = 0; l < 4; l++) {
-                const int row = 4 * (c * PARTS + part) + l;
-                w[g][c].at[l] = inside && row < HIDDEN ? weight(p.w[((i64)g * HIDDEN + row) * HIDDEN + unit]) : (C)0;
-            }
-        }
-    }
-    Kept ahead[AHEAD];
-    #pragma unroll
-    for (int a = 0; a < AHEAD; a++) ahead[a] = kept_at(p, sequence, p.steps - 1 - a, unit, inside);
-    // Beyond the features there are zeros.
-    for (int i = threadIdx.x; i < 2 * 3 * CHUNKS * PARTS; i += THREADS) slopes[0][0][i] = Four{};
-    __syncthreads();
-    C carried = (C)0;
-    for (i64 t = p.steps - 1; t >= 0; t--) {
-        const Kept kept = ahead[0];
-        #pragma unroll
-        for (int a = 0; a + 1 < AHEAD; a++) ahead[a] = ahead[a + 1];
-        ahead[AHEAD - 1] = kept_at(p, sequence, t - AHEAD, unit, inside);
-        const C d = kept.dy + carried;
-        const Slopes s = slopes_of(kept.gates, kept.before, d);
-        Four (&own)[3][CHUNKS * PARTS] = slopes[t & 1];
-        if (inside) {
-            if (part == 0) {
-                own[0][unit / 4].at[unit % 4] = s.r;
-                own[1][unit / 4].at[unit % 4] = s.z;
-                own[2][unit / 4].at[unit % 4] = s.q;
-            }
-            store_slopes<PARTS>(p, sequence, t, unit, s, part);
-        }
-        __syncthreads();
-        const C sum = dot(w[0], own[0], part) + dot(w[1], own[1], part) + dot(w[2], own[2], part);
-        carried = d * kept.gates.z + over_parts(sum);
-    }
-    if (inside && part == 0) p.dfirst[sequence * HIDDEN + unit] = from<IN>(carried);
+// The gradient of a time step of a GRU.
+
+typedef GruBackwardArgs Args;
+
+DEVICE void all_steps(const Args& p);
+KERNEL(gru_backward, GruBackwardArgs, p, BOUNDS) { all_steps(p); }
+
+// What the backward pass reads of a time step: its gates (`q` is what r multiplies), the state before it, and the gradient of its
+// state.
+struct Kept { C r, z, n, q, before, dy; };
+
+DEVICE Kept kept_at(const Args& p, i64 sequence, i64 t, int unit, bool inside) {
+    if (!inside || t < 0) return {};
+    const i64 row = sequence * p.steps + t;
+    const IN* g = p.gates + row * (4 * HIDDEN) + unit;
+    const IN* before = t > 0 ? p.y + (row - 1) * HIDDEN : p.first + sequence * HIDDEN;
+    return {to<C>(g[0]), to<C>(g[HIDDEN]), to<C>(g[2 * HIDDEN]), to<C>(g[3 * HIDDEN]), to<C>(before[unit]),
+            to<C>(p.dy[row * HIDDEN + unit])};
 }
+
+// The gradients of the gates before their functions: those of r, z and what r multiplies, and that of n.
+struct Slopes { C of_state[GATES], n; };
+
+// The part of the gradient of the state before that goes around the product; `d` is the gradient of the state.
+DEVICE C direct(const Kept& k, C d) { return d * k.z; }
+
+DEVICE Slopes slopes_of(const Kept& k, C d, C&) {
+    Slopes s;
+    s.n = d * ((C)1 - k.z) * ((C)1 - k.n * k.n);
+    s.of_state[0] = s.n * k.q * k.r * ((C)1 - k.r);
+    s.of_state[1] = d * (k.before - k.n) * k.z * ((C)1 - k.z);
+    s.of_state[2] = s.n * k.r;
+    return s;
+}
+
+template <int COUNT> DEVICE void store_slopes(const Args& p, i64 sequence, i64 t, int unit, const Slopes& s, int thread) {
+    const i64 at = (sequence * p.steps + t) * (3 * HIDDEN) + unit;
+    const C of_input[3] = {s.of_state[0], s.of_state[1], s.n};
+    store_by<COUNT>(p.dx + at, of_input, thread);
+    store_by<COUNT>(p.dh + at, s.of_state, COUNT - 1 - thread);
+}
+
+DEVICE void store_first(const Args& p, i64 sequence, int unit, C d, C) { p.dfirst[sequence * HIDDEN + unit] = from<IN>(d); }

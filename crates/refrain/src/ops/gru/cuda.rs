@@ -1,33 +1,13 @@
-//! The recurrence on CUDA: one kernel runs through all time steps. A block computes its sequences alone, so blocks do not wait for
-//! each other.
-//!
-//! Where the weight fits in the registers of a multiprocessor, a block has it there and computes one sequence. A larger one is
-//! spread over the shared memory of a cluster of blocks, on GPUs that have clusters, which computes some sequences. Otherwise
-//! it is read from the L2 cache at each time step. How a sum is added up depends on the hidden size, the dtype and the kind of GPU.
+//! The recurrence on CUDA: one kernel runs through all time steps.
 
-use super::Sizes;
-use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Gpu, Grid, KernelSpec, Member, MmaKind, Pointer, Source, params};
+use super::CELL;
+use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
-use crate::tensor::DType;
+use crate::kernels::recurrent::Sizes;
+use crate::kernels::recurrent::cuda::{Pass, plan, run, sources};
 
-const COMMON: &str = include_str!("common.cu");
-const OF_FORWARD: &str = include_str!("common_forward.cu");
-const OF_BACKWARD: &str = include_str!("common_backward.cu");
-const RESIDENT: &str = include_str!("resident.cu");
-const CLUSTERED: &str = include_str!("clustered.cu");
-const STREAMED: &str = include_str!("streamed.cu");
-/// The kernels by [`Plan::index`].
-static FORWARD: [Source; 3] = [
-    Source { name: "gru", parts: &[COMMON, OF_FORWARD, RESIDENT, include_str!("forward.cu")] },
-    Source { name: "gru", parts: &[COMMON, OF_FORWARD, CLUSTERED, include_str!("clustered_forward.cu")] },
-    Source { name: "gru", parts: &[COMMON, OF_FORWARD, STREAMED, include_str!("streamed_forward.cu")] },
-];
-static BACKWARD: [Source; 3] = [
-    Source { name: "gru", parts: &[COMMON, OF_BACKWARD, RESIDENT, include_str!("backward.cu")] },
-    Source { name: "gru", parts: &[COMMON, OF_BACKWARD, CLUSTERED, include_str!("clustered_backward.cu")] },
-    Source { name: "gru", parts: &[COMMON, OF_BACKWARD, STREAMED, include_str!("streamed_backward.cu")] },
-];
+static FORWARD: [Source; 3] = sources!("gru", "forward.cu", FORWARD);
+static BACKWARD: [Source; 3] = sources!("gru", "backward.cu", BACKWARD);
 
 params! {
     struct GruArgs {
@@ -57,108 +37,9 @@ params! {
     }
 }
 
-/// The bytes of the weight that the threads of a multiprocessor have in their registers.
-const RESIDENT_BYTES: usize = 3 * 128 * 128 * 4;
-
-/// Blocks of a cluster: as many as every GPU with clusters allows.
-const CLUSTER: usize = 8;
-/// Threads that share a hidden feature of a cluster.
-const CLUSTERED_PARTS: usize = 16;
-/// The most sequences of a cluster. Half of it where a block has so many threads that each has few registers.
-const CLUSTERED_SEQUENCES: usize = 8;
-const MANY_THREADS: usize = 640;
-/// This many clusters fill a GPU.
-const CLUSTERS: usize = 16;
-/// Shared memory that a block has on a GPU with clusters.
-const CLUSTERED_SHARED: usize = 227 << 10;
-
-const STREAMED_THREADS: usize = 512;
-const STREAMED_PARTS: usize = 8;
-/// Fewer blocks than this do not use all of the bandwidth of the L2 cache.
-const STREAMED_BLOCKS: usize = 32;
-/// Shared memory that a block has on every supported GPU.
-const SHARED: usize = 96 << 10;
-
-/// The two kernels.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pass {
-    Forward,
-    Backward,
-}
-
-/// How a recurrence is computed: where the weight is.
-#[derive(Clone, Copy)]
-enum Plan {
-    /// In registers, of which `parts` threads have a hidden feature.
-    Resident { parts: usize },
-    /// In the shared memory of a cluster, whose blocks have `units` hidden features each.
-    Clustered { units: usize, sequences: usize, bytes: usize },
-    /// In the L2 cache. The states are in shared memory or in the workspace, `bytes` for a block.
-    Streamed { sequences: usize, bytes: usize, in_shared: bool },
-}
-
-/// The largest power of two, at most `wanted`, so that the sequences of a block need at most `limit` bytes.
-fn fitting(wanted: usize, limit: usize, bytes: impl Fn(usize) -> usize) -> Option<usize> {
-    std::iter::successors(Some(wanted), |&n| (n > 1).then_some(n / 2)).find(|&n| bytes(n) <= limit)
-}
-
-impl Plan {
-    fn of(pass: Pass, Sizes { batch, hidden, .. }: Sizes, dtype: DType, mma: MmaKind) -> Plan {
-        let size = dtype.accumulator().size();
-        if 3 * hidden * hidden * size <= RESIDENT_BYTES {
-            return Plan::Resident { parts: if size == 8 { 4 } else { 2 } };
-        }
-        let units = hidden.div_ceil(CLUSTER).next_multiple_of(4);
-        let padded = units * CLUSTER;
-        // Of a sequence, the states of all features, twice, and the sums of the block's own; or of the three gates.
-        let of_one = match pass {
-            Pass::Forward => 2 * padded + 3 * units,
-            Pass::Backward => 6 * padded + units,
-        };
-        let clustered = |sequences: usize| 3 * units * padded * dtype.size() + sequences * of_one * size;
-        let threads = units * CLUSTERED_PARTS;
-        let most = if threads > MANY_THREADS { CLUSTERED_SEQUENCES / 2 } else { CLUSTERED_SEQUENCES };
-        let wanted = batch.div_ceil(CLUSTERS).next_power_of_two().min(most);
-        // Only GPUs with groups of warps are known to have clusters.
-        if mma == MmaKind::WarpGroup
-            && threads <= 1024
-            && let Some(sequences) = fitting(wanted, CLUSTERED_SHARED, clustered)
-        {
-            return Plan::Clustered { units, sequences, bytes: clustered(sequences) };
-        }
-        let streamed = |sequences: usize| sequences * 4 * hidden.next_multiple_of(4) * size;
-        let wanted = batch.div_ceil(STREAMED_BLOCKS).next_power_of_two().min(STREAMED_PARTS);
-        let fitting = fitting(wanted, SHARED, streamed);
-        let sequences = fitting.unwrap_or(wanted);
-        Plan::Streamed { sequences, bytes: streamed(sequences), in_shared: fitting.is_some() }
-    }
-
-    /// Which source it needs.
-    fn index(self) -> usize {
-        match self {
-            Plan::Resident { .. } => 0,
-            Plan::Clustered { .. } => 1,
-            Plan::Streamed { .. } => 2,
-        }
-    }
-}
-
-/// Workspace bytes for the states of all blocks, if they do not fit in shared memory.
-pub(super) fn workspace(pass: Pass, launch: &Launch<'_>, gpu: &dyn Gpu) -> usize {
-    let states = match pass {
-        Pass::Forward => launch.writes[0].0.layout.shape(),
-        Pass::Backward => launch.reads[0].layout.shape(),
-    };
-    let sizes = Sizes::of(states);
-    match Plan::of(pass, sizes, launch.reads[0].dtype, gpu.mma()) {
-        Plan::Streamed { sequences, bytes, in_shared: false } => sizes.batch.div_ceil(sequences) * bytes,
-        _ => 0,
-    }
-}
-
 pub(super) fn forward(keep: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     let sizes = Sizes::of(args.write_shape(0));
-    let plan = Plan::of(Pass::Forward, sizes, args.read_dtype(0), args.mma());
+    let (plan, workspace) = plan(Pass::Forward, CELL, sizes, args);
     let kernel_args = GruArgs {
         x: args.read(0),
         w: args.read(1),
@@ -166,18 +47,17 @@ pub(super) fn forward(keep: bool, args: &mut CudaArgs<'_>) -> Result<()> {
         first: args.read(3),
         y: args.write(0),
         gates: if keep { args.write(1) } else { Pointer::NOTHING },
-        workspace: workspace_of(plan, args),
+        workspace,
         batch: sizes.batch as i64,
         steps: sizes.steps as i64,
     };
     let spec = KernelSpec::new(&FORWARD[plan.index()], "gru_forward").dtype("B", args.read_dtype(2));
-    let spec = spec.flag("KEEP", keep);
-    run(plan, sizes, spec, 1, &kernel_args, args)
+    run(plan, CELL, sizes, spec.flag("KEEP", keep), 1, &kernel_args, args)
 }
 
 pub(super) fn backward(args: &mut CudaArgs<'_>) -> Result<()> {
     let sizes = Sizes::of(args.read_shape(0));
-    let plan = Plan::of(Pass::Backward, sizes, args.read_dtype(0), args.mma());
+    let (plan, workspace) = plan(Pass::Backward, CELL, sizes, args);
     let kernel_args = GruBackwardArgs {
         y: args.read(0),
         gates: args.read(1),
@@ -187,66 +67,10 @@ pub(super) fn backward(args: &mut CudaArgs<'_>) -> Result<()> {
         dx: args.write(0),
         dfirst: args.write(1),
         dh: args.write(2),
-        workspace: workspace_of(plan, args),
+        workspace,
         batch: sizes.batch as i64,
         steps: sizes.steps as i64,
     };
     let spec = KernelSpec::new(&BACKWARD[plan.index()], "gru_backward");
-    run(plan, sizes, spec, 2, &kernel_args, args)
-}
-
-fn workspace_of(plan: Plan, args: &CudaArgs<'_>) -> Pointer {
-    match plan {
-        Plan::Streamed { in_shared: false, .. } => args.workspace(),
-        _ => Pointer::NOTHING,
-    }
-}
-
-/// Launches the kernel; the weight is operand `weight`.
-fn run<P: Member + 'static>(
-    plan: Plan,
-    Sizes { batch, hidden, .. }: Sizes,
-    spec: KernelSpec,
-    weight: usize,
-    params: &P,
-    args: &mut CudaArgs<'_>,
-) -> Result<()> {
-    if batch == 0 {
-        return Ok(());
-    }
-    let (dtype, stored) = (args.read_dtype(0), args.read_dtype(weight));
-    let wide = hidden.is_multiple_of(4) && args.alignment(args.read(weight)) >= 4 * stored.size();
-    let spec = spec
-        .dtype("IN", dtype)
-        .dtype("W", stored)
-        .dtype("COMPUTE", dtype.accumulator())
-        .int("HIDDEN", hidden as i64)
-        .flag("WIDE", wide);
-    let (spec, grid) = match plan {
-        Plan::Resident { parts } => {
-            let threads = (hidden * parts).next_multiple_of(32);
-            let spec = spec.int("PARTS", parts as i64).int("THREADS", threads as i64);
-            (spec, Grid::line(batch, threads as u32))
-        }
-        Plan::Clustered { units, sequences, bytes } => {
-            let threads = units * CLUSTERED_PARTS;
-            let spec = spec
-                .int("PARTS", CLUSTERED_PARTS as i64)
-                .int("THREADS", threads as i64)
-                .int("SEQUENCES", sequences as i64)
-                .int("CLUSTER", CLUSTER as i64)
-                .int("UNITS", units as i64);
-            (spec, Grid::line(batch.div_ceil(sequences) * CLUSTER, threads as u32).shared(bytes))
-        }
-        Plan::Streamed { sequences, bytes, in_shared } => {
-            let spec = spec
-                .int("PARTS", STREAMED_PARTS as i64)
-                .int("THREADS", STREAMED_THREADS as i64)
-                .int("SEQUENCES", sequences as i64)
-                .flag("IN_SHARED", in_shared);
-            let grid = Grid::line(batch.div_ceil(sequences), STREAMED_THREADS as u32);
-            (spec, grid.shared(if in_shared { bytes } else { 0 }))
-        }
-    };
-    args.kernel(spec, grid, params)
+    run(plan, CELL, sizes, spec, 2, &kernel_args, args)
 }

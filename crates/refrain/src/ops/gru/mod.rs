@@ -13,8 +13,10 @@ use crate::autograd::{Gradients, Saves, is_grad_enabled};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::precision::{precision, rounded};
-use crate::tensor::{DType, Shape, Tensor};
+use crate::kernels::recurrent::cuda::{Pass, workspace};
+use crate::kernels::recurrent::{Cell, Sizes, of_precision, operands, states_before};
+use crate::precision::precision;
+use crate::tensor::{Shape, Tensor};
 use crate::types::Precision;
 
 /// Operands: what the input contributes to the gates `[B, T, 3 H]`, weight, bias, and the initial state. Results: the states,
@@ -25,77 +27,17 @@ struct Gru {
     precision: Precision,
 }
 
-/// Sequences, time steps and hidden features.
-#[derive(Clone, Copy)]
-struct Sizes {
-    batch: usize,
-    steps: usize,
-    hidden: usize,
-}
-
-impl Sizes {
-    /// Those of a tensor of states `[B, T, H]`.
-    fn of(states: &Shape) -> Sizes {
-        let size = |axis: usize| states.dims().get(axis).copied().unwrap_or(0);
-        Sizes { batch: size(0), steps: size(1), hidden: size(2) }
-    }
-
-    /// The multiplications and additions of all time steps.
-    fn flops(self) -> u64 {
-        6 * (self.batch * self.steps * self.hidden * self.hidden) as u64
-    }
-}
-
-impl Gru {
-    /// The operands of the kernel: an f32 weight and bias rounded if the precision asks for it.
-    fn operands(&self, inputs: &[&Tensor; 4]) -> Result<SmallVec<[Tensor; 4]>> {
-        let rounds = self.precision == Precision::Bf16 && inputs[0].dtype() == DType::BF16;
-        let operand = |(i, &t): (usize, &&Tensor)| match t.dtype() {
-            DType::F32 if rounds && (i == 1 || i == 2) => rounded(t),
-            _ => Ok(t.clone()),
-        };
-        inputs.iter().enumerate().map(operand).collect()
-    }
-}
+/// What a GRU is made of: `r`, `z` and `n`. Beside its state it carries nothing.
+const CELL: Cell = Cell { gates: 3, carried: 0 };
 
 impl Op for Gru {
     const NAME: &'static str = "gru";
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
-        let (x, w, b, h) = (inputs[0], inputs[1], inputs[2], inputs[3]);
-        x.require_float(Self::NAME)?;
-        for (i, t) in inputs.iter().enumerate().skip(1) {
-            let fits = if i == 3 { t.dtype() == x.dtype() } else { t.dtype().is_parameter_of(x.dtype()) };
-            if !fits {
-                return Err(Error::dtypes(Self::NAME, x.dtype(), t.dtype()));
-            }
-        }
-        let &[rows, hidden] = w.dims() else {
-            let hint = "the weight must be [3 hidden, hidden]";
-            return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
-        };
-        if rows != 3 * hidden || hidden == 0 {
-            let hint = "the weight must be [3 hidden, hidden], with one hidden feature or more";
-            return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
-        }
-        let &[batch, steps, gates] = x.dims() else {
-            let hint = "the input must be [batch, time, 3 hidden]";
-            return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
-        };
-        if gates != rows || steps == 0 {
-            let hint = "the input must be [batch, time, 3 hidden], with one time step or more";
-            return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
-        }
-        if b.dims() != [rows] {
-            return Err(Error::shapes(Self::NAME, w.shape(), b.shape(), "the bias must be [3 hidden]"));
-        }
-        if h.dims() != [batch, hidden] {
-            let hint = "the initial state must be [batch, hidden]";
-            return Err(Error::shapes(Self::NAME, x.shape(), h.shape(), hint));
-        }
-        let states = Spec::new([batch, steps, hidden], x.dtype());
+        let Sizes { batch, steps, hidden } = Sizes::check(Self::NAME, CELL, inputs)?;
+        let states = Spec::new([batch, steps, hidden], inputs[0].dtype());
         Ok(match self.keep {
-            true => smallvec![states, Spec::new([batch, steps, 4 * hidden], x.dtype())],
+            true => smallvec![states, Spec::new([batch, steps, 4 * hidden], inputs[0].dtype())],
             false => states.one(),
         })
     }
@@ -109,11 +51,11 @@ impl Op for Gru {
     }
 
     fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
-        Ok(cuda::workspace(cuda::Pass::Forward, launch, gpu))
+        Ok(workspace(Pass::Forward, CELL, launch, gpu))
     }
 
     fn flops(&self, _: &[&Shape], writes: &[&Shape]) -> u64 {
-        Sizes::of(writes[0]).flops()
+        Sizes::of(writes[0]).flops(CELL)
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -124,11 +66,7 @@ impl Op for Gru {
         let (w, h0, y, gates) = (g.input(1)?, g.input(3)?, g.output(0)?, g.output(1)?);
         let dy = g.grad()?.clone();
         let rest = g.emit_with_rest(&[0, 3], GruBackward, &[&y, &gates, &w, &h0, &dy])?;
-        let before = |_: &Gradients<'_>| {
-            let steps = y.dims()[1];
-            Tensor::concat(&[&h0.unsqueeze(1)?, &y.narrow(1, 0, steps - 1)?], 1)
-        };
-        parameter_gradients(g, self.precision, 1, Some(2), &rest[0], before)
+        parameter_gradients(g, self.precision, 1, Some(2), &rest[0], |_| states_before(&h0, &y))
     }
 }
 
@@ -155,11 +93,11 @@ impl Op for GruBackward {
     }
 
     fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
-        Ok(cuda::workspace(cuda::Pass::Backward, launch, gpu))
+        Ok(workspace(Pass::Backward, CELL, launch, gpu))
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
-        Sizes::of(reads[0]).flops()
+        Sizes::of(reads[0]).flops(CELL)
     }
 }
 
@@ -197,8 +135,8 @@ impl Tensor {
     pub fn gru(&self, weight: &Tensor, bias: &Tensor, initial: &Tensor) -> Result<Tensor> {
         let (x, initial) = (of_precision(self)?, of_precision(initial)?);
         let (op, inputs) = gru(&x, weight, bias, &initial);
-        let operands = op.operands(&inputs)?;
-        let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
+        let operands = operands(op.precision, &inputs)?;
+        let operands: SmallVec<[&Tensor; 5]> = operands.iter().collect();
         let y = apply_all_on(op, &inputs, &operands)?.into_iter().next();
         y.ok_or_else(|| Error::internal(Gru::NAME, "no result"))
     }
@@ -210,15 +148,10 @@ impl Tensor {
     pub fn gru_into(&self, weight: &Tensor, bias: &Tensor, initial: &Tensor, dst: &Tensor) -> Result<()> {
         let (x, initial) = (of_precision(self)?, of_precision(initial)?);
         let (op, inputs) = gru(&x, weight, bias, &initial);
-        let operands = op.operands(&inputs)?;
-        let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
+        let operands = operands(op.precision, &inputs)?;
+        let operands: SmallVec<[&Tensor; 5]> = operands.iter().collect();
         apply_into_on(op, &inputs, &operands, dst)
     }
-}
-
-/// A tensor in the dtype that the precision has for it.
-fn of_precision(t: &Tensor) -> Result<Tensor> {
-    t.to_dtype(precision().result(t.dtype()))
 }
 
 fn gru<'a>(

@@ -2,13 +2,16 @@
 // SEQUENCES sequences. PARTS neighbouring threads share an element of a product. More constants: SEQUENCES (at most PARTS),
 // PARTS, THREADS, IN_SHARED (whether the states of a block fit in shared memory, or lie in the workspace).
 
+#define BOUNDS __launch_bounds__(THREADS)
 // Features, with zeros behind them.
 #define PADDED ((HIDDEN + 3) / 4 * 4)
 
-// What a block keeps: of each sequence 4 times PADDED numbers.
+// What a block keeps: of each sequence so many times PADDED numbers. They are its state, a sum for each gate, and what it carries.
+#define KEPT (1 + GATES + CARRIED)
+
 DEVICE C* kept_by_block(C* workspace) {
     extern __shared__ __align__(32) unsigned char memory[];
-    return IN_SHARED ? reinterpret_cast<C*>(memory) : workspace + (i64)blockIdx.x * (4 * PADDED * SEQUENCES);
+    return IN_SHARED ? reinterpret_cast<C*>(memory) : workspace + (i64)blockIdx.x * (KEPT * PADDED * SEQUENCES);
 }
 
 // The sequences of this block.

@@ -26,13 +26,13 @@ DEVICE void store_everywhere(const C* own, C value) {
 #endif
     }
 }
-#define CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#define BOUNDS __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 #else
 // Not for GPUs without clusters.
 DEVICE u32 block_of_cluster() { return 0; }
 DEVICE void cluster_barrier() {}
 DEVICE void store_everywhere(const C*, C) {}
-#define CLUSTERS
+#define BOUNDS __launch_bounds__(THREADS, 1)
 #endif
 
 // Adds up over the parts. Each thread keeps one sequence: in `sums[0]`, that of its number `part / (PARTS / SEQUENCES)`.

@@ -2,6 +2,7 @@
 // time step has one barrier. The thread of part p has columns 4 (p + PARTS c) to 4 (p + PARTS c) + 3 of the feature's rows, for
 // each c. More constants: PARTS, THREADS.
 
+#define BOUNDS __launch_bounds__(THREADS)
 #define CHUNKS ((HIDDEN + 4 * PARTS - 1) / (4 * PARTS))
 // Time steps whose operands are on their way.
 #define AHEAD 3

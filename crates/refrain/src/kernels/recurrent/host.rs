@@ -1,0 +1,54 @@
+//! Products of states on the CPU. Tasks take some sequences each through all time steps: the product of a time step is that of a block of
+//! the crate's matrix products, with the weight packed once.
+
+use crate::device::cpu::numeric::{Real, Stored};
+use crate::device::cpu::parallel;
+use crate::device::cpu::scratch::{Scratch, with_scratch};
+use crate::device::cpu::simd::arch;
+use crate::kernels::products::host::block::{Block, block_scratch_len};
+use crate::kernels::products::host::pack::{pack_panels, packed_len};
+use crate::kernels::products::host::{Matrix, Single, Terms};
+
+/// The most sequences of a task: their gates stay in the cache.
+const MOST: usize = 48;
+/// The rows of a tile of a product are a divisor of this.
+const TILE: usize = 12;
+
+/// The sequences of a task. Values do not depend on it.
+pub(crate) fn rows_a_task(batch: usize) -> usize {
+    batch.div_ceil(2 * parallel::threads()).next_multiple_of(TILE).min(MOST)
+}
+
+/// A packed factor of the products of all time steps.
+pub(crate) struct Packed<R> {
+    panels: Scratch<R>,
+    k: usize,
+    n: usize,
+}
+
+impl<R: Real> Packed<R> {
+    pub(crate) fn of(b: Matrix<'_, R>, start: Option<&[R]>) -> Packed<R> {
+        let (k, n) = (b.rows, b.cols);
+        let mut panels = Scratch::new(packed_len::<R>(k, n));
+        pack_panels(arch(), b, start, (0, k), (0, n), &mut panels, true);
+        Packed { panels, k, n }
+    }
+
+    /// `c (+)= start + a b` for contiguous rows.
+    pub(crate) fn product(&self, a: &[R], c: &mut [R], add: bool) {
+        let (k, n, m) = (self.k, self.n, a.len() / self.k);
+        with_scratch(block_scratch_len::<R>(k), |scratch| {
+            let a = Matrix::row_major(a, m, k);
+            let panels = &self.panels;
+            let block =
+                Block { terms: Single, a, i0: 0, p0: 0, m, n, k, panels, c, c_row_stride: n, add, scratch };
+            Terms::<R>::dispatch(Single, arch(), block);
+        });
+    }
+}
+
+/// Rounds numbers to where they are stored.
+#[inline(always)]
+pub(crate) fn put<T: Stored, R: Real>(from: &[R], to: &mut [T]) {
+    to.iter_mut().zip(from).for_each(|(to, &v)| *to = T::from_number(v));
+}
