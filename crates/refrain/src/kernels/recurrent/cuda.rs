@@ -2,8 +2,8 @@
 //! each other.
 //!
 //! Where the weight fits in the registers of a multiprocessor, a block has it there and computes one sequence. A larger one is
-//! spread over the shared memory of a cluster of blocks, on GPUs that have clusters, which computes some sequences. Otherwise
-//! it is read from the L2 cache at each time step. How a sum is added up depends on the hidden size, the dtype and the kind of GPU.
+//! spread over the registers of two blocks or the shared memory of a cluster of eight, on GPUs that have clusters, which computes
+//! some sequences. Otherwise it is read from the L2 cache at each time step. How a sum is added up depends on the hidden size, the dtype and the kind of GPU.
 
 use super::{Cell, Sizes};
 use crate::device::Launch;
@@ -46,6 +46,17 @@ pub(crate) use sources;
 
 /// The bytes of the weight that the threads of a multiprocessor have in their registers.
 const RESIDENT_BYTES: usize = 3 * 128 * 128 * 4;
+/// With more threads than this, each has too few registers beside those of the weight.
+const RESIDENT_THREADS: usize = 384;
+
+/// Two blocks have the weight in their registers up to so many hidden features, in f32 arithmetic.
+const PAIRED_HIDDEN: usize = 128;
+/// Threads that share a hidden feature of a pair.
+const PAIRED_PARTS: usize = 4;
+/// The most sequences of a pair, whose threads have few registers left.
+const PAIRED_SEQUENCES: usize = 4;
+/// This many pairs fill a GPU.
+const PAIRS: usize = 64;
 
 /// Blocks of a cluster: as many as every GPU with clusters allows.
 const CLUSTER: usize = 8;
@@ -78,10 +89,41 @@ pub(crate) enum Pass {
 pub(crate) enum Plan {
     /// In registers, of which `parts` threads have a hidden feature.
     Resident { parts: usize },
-    /// In the shared memory of a cluster, whose blocks have `units` hidden features each.
-    Clustered { units: usize, sequences: usize, bytes: usize },
+    /// In the registers or the shared memory of a cluster.
+    Clustered(Cluster),
     /// In the L2 cache. The states are in shared memory or in the workspace, `bytes` for a block.
     Streamed { sequences: usize, bytes: usize, in_shared: bool },
+}
+
+/// A cluster of blocks that have `units` hidden features each, of which `parts` threads share one.
+#[derive(Clone, Copy)]
+pub(crate) struct Cluster {
+    blocks: usize,
+    units: usize,
+    parts: usize,
+    sequences: usize,
+    in_registers: bool,
+    /// Shared memory of a block.
+    bytes: usize,
+}
+
+impl Cluster {
+    /// Two blocks with the weight in their registers.
+    fn pair(pass: Pass, gates: usize, Sizes { batch, hidden, .. }: Sizes, size: usize) -> Cluster {
+        let units = hidden.div_ceil(2).next_multiple_of(2 * PAIRED_PARTS);
+        let sequences = batch.div_ceil(PAIRS).next_power_of_two().min(PAIRED_SEQUENCES);
+        let bytes = sequences * Cluster::of_one(pass, gates, units, 2 * units) * size;
+        Cluster { blocks: 2, units, parts: PAIRED_PARTS, sequences, in_registers: true, bytes }
+    }
+
+    /// The numbers that a block has of a sequence: the states of all features, twice, and the sums of the block's own; or of the
+    /// gates.
+    fn of_one(pass: Pass, gates: usize, units: usize, padded: usize) -> usize {
+        match pass {
+            Pass::Forward => 2 * padded + gates * units,
+            Pass::Backward => 2 * gates * padded + units,
+        }
+    }
 }
 
 /// The largest power of two, at most `wanted`, so that the sequences of a block need at most `limit` bytes.
@@ -93,28 +135,30 @@ impl Plan {
     fn of(pass: Pass, cell: Cell, sizes: Sizes, dtype: DType, mma: MmaKind) -> Plan {
         let (Cell { gates, carried }, Sizes { batch, hidden, .. }) = (cell, sizes);
         let size = dtype.accumulator().size();
-        if gates * hidden * hidden * size <= RESIDENT_BYTES {
-            // More gates need more threads, which have fewer columns each.
-            let parts = if gates > 3 { 4 } else { 2 };
-            return Plan::Resident { parts: parts * size / 4 };
+        // More gates need more threads, which have fewer columns each.
+        let of_single = if gates > 3 { 4 } else { 2 };
+        let parts = of_single * size / 4;
+        if gates * hidden * hidden * size <= RESIDENT_BYTES && hidden * parts <= RESIDENT_THREADS {
+            return Plan::Resident { parts };
+        }
+        // Only GPUs with groups of warps are known to have clusters.
+        let has_clusters = mma == MmaKind::WarpGroup;
+        if has_clusters && size == 4 && hidden <= PAIRED_HIDDEN {
+            return Plan::Clustered(Cluster::pair(pass, gates, sizes, size));
         }
         let units = hidden.div_ceil(CLUSTER).next_multiple_of(4);
         let padded = units * CLUSTER;
-        // Of a sequence, the states of all features, twice, and the sums of the block's own; or of the gates.
-        let of_one = match pass {
-            Pass::Forward => 2 * padded + gates * units,
-            Pass::Backward => 2 * gates * padded + units,
-        };
+        let of_one = Cluster::of_one(pass, gates, units, padded);
         let clustered = |sequences: usize| gates * units * padded * dtype.size() + sequences * of_one * size;
         let threads = units * CLUSTERED_PARTS;
         let most = if threads > MANY_THREADS { CLUSTERED_SEQUENCES / 2 } else { CLUSTERED_SEQUENCES };
         let wanted = batch.div_ceil(CLUSTERS).next_power_of_two().min(most);
-        // Only GPUs with groups of warps are known to have clusters.
-        if mma == MmaKind::WarpGroup
+        if has_clusters
             && threads <= 1024
             && let Some(sequences) = fitting(wanted, CLUSTERED_SHARED, clustered)
         {
-            return Plan::Clustered { units, sequences, bytes: clustered(sequences) };
+            let (blocks, parts, bytes) = (CLUSTER, CLUSTERED_PARTS, clustered(sequences));
+            return Plan::Clustered(Cluster { blocks, units, parts, sequences, in_registers: false, bytes });
         }
         let of_one = (1 + gates + carried) * hidden.next_multiple_of(4) * size;
         let streamed = |sequences: usize| sequences * of_one;
@@ -128,7 +172,7 @@ impl Plan {
     pub(crate) fn index(self) -> usize {
         match self {
             Plan::Resident { .. } => 0,
-            Plan::Clustered { .. } => 1,
+            Plan::Clustered(_) => 1,
             Plan::Streamed { .. } => 2,
         }
     }
@@ -186,15 +230,16 @@ pub(crate) fn run<P: Member + 'static>(
             let spec = spec.int("PARTS", parts as i64).int("THREADS", threads as i64);
             (spec, Grid::line(batch, threads as u32))
         }
-        Plan::Clustered { units, sequences, bytes } => {
-            let threads = units * CLUSTERED_PARTS;
+        Plan::Clustered(Cluster { blocks, units, parts, sequences, in_registers, bytes }) => {
+            let threads = units * parts;
             let spec = spec
-                .int("PARTS", CLUSTERED_PARTS as i64)
+                .int("PARTS", parts as i64)
                 .int("THREADS", threads as i64)
                 .int("SEQUENCES", sequences as i64)
-                .int("CLUSTER", CLUSTER as i64)
-                .int("UNITS", units as i64);
-            (spec, Grid::line(batch.div_ceil(sequences) * CLUSTER, threads as u32).shared(bytes))
+                .int("CLUSTER", blocks as i64)
+                .int("UNITS", units as i64)
+                .flag("IN_REGISTERS", in_registers);
+            (spec, Grid::line(batch.div_ceil(sequences) * blocks, threads as u32).shared(bytes))
         }
         Plan::Streamed { sequences, bytes, in_shared } => {
             let spec = spec

@@ -180,7 +180,7 @@ fn under_bf16_precision_results_are_those_of_rounded_operands() {
 fn in_bf16_the_cell_state_is_carried_in_f32() {
     for device in devices() {
         // Each cell state begins at 1 and grows by sigmoid(-5.54), 1/256, which bf16 cannot add to 1.
-        for hidden in [4, 130, 600] {
+        for hidden in [4, 128, 130, 600] {
             let part = |v: f64| Tensor::full([1, 64, hidden], v, DType::BF16, &device).unwrap();
             let x = Tensor::concat(&[&part(-5.54), &part(100.0), &part(100.0), &part(100.0)], 2).unwrap();
             let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::BF16, &device).unwrap();
@@ -231,7 +231,7 @@ fn gradients_agree_with_finite_differences() {
 #[test]
 fn the_last_states_may_be_handed_on() {
     for device in devices() {
-        for hidden in [5, 64, 150] {
+        for hidden in [5, 64, 120, 150] {
             let all = operands(3, 5, hidden, &device);
             let in_two = |x: &[Tensor; 5]| {
                 let [x, w, b, h, c] = x;
@@ -252,7 +252,7 @@ fn the_last_states_may_be_handed_on() {
 #[test]
 fn a_sequence_has_the_same_bits_in_every_batch_and_step_by_step() {
     for device in devices() {
-        for hidden in [5, 64, 150] {
+        for hidden in [5, 64, 120, 150] {
             let [x, w, b, h, c] = operands(70, 3, hidden, &device).map(|t| t.to_dtype(DType::F32).unwrap());
             let (all, cells) = x.lstm(&w, &b, &h, &c).unwrap();
             let one = |t: &Tensor| t.narrow(0, 9, 1).unwrap();
