@@ -1,4 +1,4 @@
-"""Convolutions, a GRU, and operations that sort or scan, beside PyTorch, in one sitting, as a table in Markdown.
+"""Convolutions, a GRU, an LSTM, and operations that sort or scan, beside PyTorch, in one sitting, as a table in Markdown.
 
     pip install torch
     cargo build --release -p refrain-nn --example layers
@@ -11,8 +11,9 @@ too. The ratio is refrain's recorded step to the faster one of PyTorch: below 1,
 every program runs pinned to as many CPUs as there are threads.
 
 Images are 32 x 64 x 32 x 32; convolutions are 3 x 3, of 64 to 64 channels. The ResNet block has two of them, with batch norm in
-training. The GRU has 128 sequences of 24 time steps of 64 features, and 64 hidden ones. Rows and columns are those of 1024 x 1024
-numbers. With gradients: forward, and the gradients by the input and all parameters. bf16 is autocast in PyTorch.
+training. The GRU has 128 sequences of 24 time steps of 64 features, and 64 hidden ones; the LSTM has the same sequences, and two
+layers of 128 hidden ones. Rows and columns are those of 1024 x 1024 numbers. With gradients: forward, and the gradients by the
+input and all parameters. bf16 is autocast in PyTorch.
 """
 
 import argparse
@@ -92,18 +93,21 @@ def torch_times(device, precisions, only):
         def forward(self, x):
             return torch.relu(self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))) + x)
 
-    class Gru(nn.Module):
-        def __init__(self):
+    class Outputs(nn.Module):
+        def __init__(self, recurrent):
             super().__init__()
-            self.gru = nn.GRU(64, 64, batch_first=True).to(device)
+            self.recurrent = recurrent.to(device)
 
         def forward(self, x):
-            return self.gru(x)[0]
+            return self.recurrent(x)[0]
 
     images, series = torch.randn(32, 64, 32, 32, device=device), torch.randn(128, 24, 64, device=device)
     for precision in precisions:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "f32"
-        for name, module, x in (("conv2d", conv(), images), ("ResNet block", Block(), images), ("GRU", Gru(), series)):
+        for name, module, x in (
+            ("conv2d", conv(), images), ("ResNet block", Block(), images), ("GRU", Outputs(nn.GRU(64, 64, batch_first=True)), series),
+            ("LSTM", Outputs(nn.LSTM(64, 128, 2, batch_first=True)), series),
+        ):
             def forward(x):
                 # Without the cache, a graph has the conversions of the parameters that refrain's step has.
                 with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):

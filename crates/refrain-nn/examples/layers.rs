@@ -1,4 +1,4 @@
-//! The time of convolutions, a GRU, and operations that sort or scan: a line per operation, precision and way to run it, in
+//! The time of convolutions, a GRU, an LSTM, and operations that sort or scan: a line per operation, precision and way to run it, in
 //! microseconds.
 //!
 //! `cargo run --release -p refrain-nn --example layers -- cuda f32 bf16 GRU`; `bench/layers.py` sets it beside PyTorch. Arguments
@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use refrain::{Conv2dOptions, DType, Device, Generator, Precision, Step, Tensor, with_precision};
-use refrain_nn::{BatchNorm, Conv2d, Gru, Mode, Module, ParameterBuilder, Parameters, Result};
+use refrain_nn::{BatchNorm, Conv2d, Gru, Lstm, Mode, Module, ParameterBuilder, Parameters, Result};
 
 const REPEATS: usize = 7;
 /// A repeat takes at least as many seconds.
@@ -122,7 +122,10 @@ fn layers(precision: &str, device: &Device) -> Result<()> {
     layer("ResNet block", precision, &images, &builder.build(&g)?, &|x| block.forward(x, Mode::Train(&g)))?;
     let builder = ParameterBuilder::new(device, DType::F32);
     let gru = Gru::new(&builder, 64, 64, 1)?;
-    layer("GRU", precision, &series, &builder.build(&g)?, &|x| Ok(gru.forward(x, None)?.0))
+    layer("GRU", precision, &series, &builder.build(&g)?, &|x| Ok(gru.forward(x, None)?.0))?;
+    let builder = ParameterBuilder::new(device, DType::F32);
+    let lstm = Lstm::new(&builder, 64, 128, 2)?;
+    layer("LSTM", precision, &series, &builder.build(&g)?, &|x| Ok(lstm.forward(x, None)?.0))
 }
 
 type Operation = fn(&Tensor) -> refrain::Result<Tensor>;

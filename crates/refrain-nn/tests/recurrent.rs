@@ -144,7 +144,38 @@ fn a_layer_repeats_its_cell_and_begins_with_zeros() {
     let flat = x.select(0, 0).unwrap();
     assert!(gru.forward(&flat, None).unwrap_err().to_string().contains("[batch, time, features]"));
     assert!(gru.forward(&x, Some(&[])).unwrap_err().to_string().contains("a state each"));
+    for failure in [cell.forward(&x, &h).err(), lstm_cell.forward(&x, &state).err()] {
+        assert!(failure.unwrap().to_string().contains("[batch, features]"));
+    }
     assert!(Gru::new(&builder.scope("none"), 3, 4, 0).err().unwrap().to_string().contains("0 layers"));
+}
+
+#[test]
+fn gradients_of_the_last_state_flow_into_the_first_one() {
+    let builder = ParameterBuilder::new(&device(), DType::F32);
+    let lstm = Lstm::new(&builder, 3, 4, 2).unwrap();
+    builder.build(&generator(2)).unwrap();
+    let x = generator(3).normal([2, 5, 3], DType::F32).unwrap();
+    let leaf = |seed| {
+        let t = generator(seed).normal([2, 4], DType::F32).unwrap();
+        t.set_requires_grad(true).unwrap();
+        t
+    };
+    let first = [4, 6].map(|seed| LstmState { h: leaf(seed), c: leaf(seed + 1) });
+    // Of the second layer only the cell state counts. On the way, the states are handed on.
+    let (_, middle) = lstm.forward(&x.narrow(1, 0, 2).unwrap(), Some(&first)).unwrap();
+    let (_, last) = lstm.forward(&x.narrow(1, 2, 3).unwrap(), Some(&middle)).unwrap();
+    last[1].c.sum(()).unwrap().backward().unwrap();
+    let in_two = first.each_ref().map(|s| [&s.h, &s.c].map(|t| values(&t.grad().unwrap())));
+    first.iter().for_each(|s| [&s.h, &s.c].into_iter().for_each(|t| t.zero_grad().unwrap()));
+    let (_, last) = lstm.forward(&x, Some(&first)).unwrap();
+    last[1].c.sum(()).unwrap().backward().unwrap();
+    for (state, in_two) in first.iter().zip(&in_two) {
+        for (t, in_two) in [&state.h, &state.c].into_iter().zip(in_two) {
+            assert!(in_two.iter().any(|g| g.abs() > 1e-4));
+            assert_close(&t.grad().unwrap(), in_two, 1e-5, "lstm");
+        }
+    }
 }
 
 #[test]
