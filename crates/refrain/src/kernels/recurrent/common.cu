@@ -2,8 +2,8 @@
 // what a time step computes from the sums of the products. A cell has, after the plan's part and before the plan's kernel:
 //
 // forward:  Args, the kernel's parameters
-//           first_carried(p), where what is carried beside the product begins
-//           Gates, gates_of(x, sums, carried), next(gates, carried): a state, rounded
+//           first_carried(p), the first of what `next` carries from time step to time step
+//           Gates, gates_of(x, sums), next(gates, carried): a state, rounded
 //           store_state<COUNT>(p, sequence, t, unit, y, carried, gates, thread)
 // backward: Args
 //           Kept, kept_at(p, sequence, t, unit, inside), with `dy`

@@ -6,7 +6,7 @@
 // Features, with zeros behind them.
 #define PADDED ((HIDDEN + 3) / 4 * 4)
 
-// What a block keeps: of each sequence so many times PADDED numbers. They are its state, a sum for each gate, and what it carries.
+// What a block keeps of a sequence, PADDED numbers each: its state, a sum for each gate, and what it carries beside the state.
 #define KEPT (1 + GATES + CARRIED)
 
 DEVICE C* kept_by_block(C* workspace) {
