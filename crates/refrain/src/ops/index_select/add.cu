@@ -1,7 +1,7 @@
 // Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i,
-// in their order, plus y if ADD. An index out of range is reported and its slice is ignored. A block processes one i
-// and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD; SORTED, whether the entries
-// are sorted. If not, each block searches the index, which then has at most MOST entries.
+// in their order, plus y if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, one after the
+// other or (SORTED) a warp for each, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD; ROWS; SORTED,
+// whether the entries are sorted. If not, each block searches the index, which then has at most MOST entries.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
@@ -79,45 +79,32 @@ DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum)
     return sum;
 }
 
-KERNEL(add, IndexAddArgs, p) {
-    const ELEMENT* x = p.x;
-    ELEMENT* y = p.y;
-    const i64 outer = p.outer, size = p.size, count = p.count, width = p.width;
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const i64 i = blockIdx.x, columns = outer * width;
-#if SORTED
-    __shared__ u32 bounds[2];
-    if (warp < 2) {
-        u32 bound = lower_bound(p.sorted_keys, (u32)count, (u32)i + warp);
-        if (lane == 0) bounds[warp] = bound;
+// y[o, i, j] for the threads from `thread` on, in steps of `threads`, if it has few entries.
+DEVICE void add_few(const IndexAddArgs& p, i64 i, const entry* list, u32 entries, i64 thread, i64 threads) {
+    const i64 width = p.width, columns = p.outer * width;
+    if (ADD && entries == 0) return;
+    for (i64 c = thread; c < columns; c += threads) {
+        i64 o = c / width, j = c - o * width;
+        ELEMENT* to_y = p.y + (o * p.size + i) * width + j;
+        C sum = ADD ? to<C>(*to_y) : (C)0;
+        *to_y = from<ELEMENT>(total(p.x + o * p.count * width + j, list, entries, width, sum));
     }
-    __syncthreads();
-    const entry* list = p.sorted_entries + bounds[0];
-    const u32 entries = bounds[1] - bounds[0];
-#else
-    __shared__ entry list[MOST];
-    const u32 entries = find(p.index, (u32)count, i, size, p.faults, list);
-#endif
-    if (entries <= LONG) {
-        if (ADD && entries == 0) return;
-        for (i64 c = (i64)blockIdx.y * THREADS + threadIdx.x; c < columns; c += (i64)gridDim.y * THREADS) {
-            i64 o = c / width, j = c - o * width;
-            ELEMENT* to_y = y + (o * size + i) * width + j;
-            C sum = ADD ? to<C>(*to_y) : (C)0;
-            *to_y = from<ELEMENT>(total(x + o * count * width + j, list, entries, width, sum));
-        }
-        return;
-    }
+}
+
+// The same if it has many, by the whole block: each warp sums a part.
+DEVICE void add_many(const IndexAddArgs& p, i64 i, const entry* list, u32 entries) {
     __shared__ C partial[WARPS][32];
+    const i64 width = p.width, columns = p.outer * width;
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const u32 begin = (u32)((u64)entries * warp / WARPS), end = (u32)((u64)entries * (warp + 1) / WARPS);
     for (i64 first = (i64)blockIdx.y * 32; first < columns; first += (i64)gridDim.y * 32) {
         i64 c = first + lane, o = c / width, j = c - o * width;
         C sum = (C)0;
-        if (c < columns) sum = total(x + o * count * width + j, list + begin, end - begin, width, sum);
+        if (c < columns) sum = total(p.x + o * p.count * width + j, list + begin, end - begin, width, sum);
         partial[warp][lane] = sum;
         __syncthreads();
         if (warp == 0 && c < columns) {
-            ELEMENT* to_y = y + (o * size + i) * width + j;
+            ELEMENT* to_y = p.y + (o * p.size + i) * width + j;
             sum = ADD ? to<C>(*to_y) : (C)0;
             #pragma unroll
             for (int w = 0; w < WARPS; w++) sum += partial[w][lane];
@@ -125,4 +112,47 @@ KERNEL(add, IndexAddArgs, p) {
         }
         __syncthreads();
     }
+}
+
+KERNEL(add, IndexAddArgs, p) {
+    const u32 count = (u32)p.count;
+    const i64 first = (i64)blockIdx.x * ROWS;
+    const i64 thread = (i64)blockIdx.y * THREADS + threadIdx.x, threads = (i64)gridDim.y * THREADS;
+#if SORTED
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    __shared__ u32 ends[2], bounds[ROWS + 1];
+    if (warp < 2) {
+        u32 bound = lower_bound(p.sorted_keys, count, (u32)min(first + warp * ROWS, p.size));
+        if (lane == 0) ends[warp] = bound;
+    }
+    __syncthreads();
+    // Between the two there are few keys for each i.
+    for (u32 r = threadIdx.x; r <= ROWS; r += THREADS) {
+        u32 low = ends[0], high = ends[1];
+        while (low < high) {
+            const u32 middle = (low + high) / 2;
+            if ((i64)p.sorted_keys[middle] < first + r) low = middle + 1;
+            else high = middle;
+        }
+        bounds[r] = low;
+    }
+    __syncthreads();
+    if (ROWS == 1) {
+        const u32 entries = bounds[1] - bounds[0];
+        if (entries <= LONG) add_few(p, first, p.sorted_entries + bounds[0], entries, thread, threads);
+    }
+    for (u32 r = warp; ROWS > 1 && r < ROWS && first + r < p.size; r += WARPS) {
+        const u32 entries = bounds[r + 1] - bounds[r];
+        if (entries <= LONG) add_few(p, first + r, p.sorted_entries + bounds[r], entries, lane, 32);
+    }
+    for (u32 r = 0; r < ROWS && first + r < p.size; r++) {
+        const u32 entries = bounds[r + 1] - bounds[r];
+        if (entries > LONG) add_many(p, first + r, p.sorted_entries + bounds[r], entries);
+    }
+#else
+    __shared__ entry list[MOST];
+    const u32 entries = find(p.index, count, first, p.size, p.faults, list);
+    if (entries <= LONG) add_few(p, first, list, entries, thread, threads);
+    else add_many(p, first, list, entries);
+#endif
 }
