@@ -38,6 +38,7 @@ pub(crate) mod pad;
 pub(crate) mod pool;
 pub(crate) mod qk_norm;
 pub(crate) mod random;
+mod recurrent;
 pub(crate) mod reduce;
 pub(crate) mod repeat;
 pub(crate) mod scan;

@@ -3,7 +3,8 @@
 //!
 //! Where the weight fits in the registers of a multiprocessor, a block has it there and computes one sequence. A larger one is
 //! spread over the registers of two blocks or the shared memory of a cluster of eight, on GPUs that have clusters, which computes
-//! some sequences. Otherwise it is read from the L2 cache at each time step. How a sum is added up depends on the hidden size, the dtype and the kind of GPU.
+//! some sequences. Otherwise it is read from the L2 cache at each time step. How a sum is added up depends on the hidden size, the dtype
+//! and the kind of GPU.
 
 use super::{Cell, Sizes};
 use crate::device::Launch;

@@ -8,13 +8,14 @@ mod tests;
 use smallvec::{SmallVec, smallvec};
 
 use super::linear::parameter_gradients;
+use super::recurrent::{of_precision, operands, states_before};
 use super::{Op, Spec, Specs, apply_all_on};
 use crate::autograd::{Gradients, Saves, is_grad_enabled};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::recurrent::cuda::{Pass, workspace};
-use crate::kernels::recurrent::{Cell, Sizes, of_precision, operands, states_before};
+use crate::kernels::recurrent::{Cell, Sizes};
 use crate::precision::precision;
 use crate::tensor::{Shape, Tensor};
 use crate::types::Precision;
