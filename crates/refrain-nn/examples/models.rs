@@ -100,7 +100,7 @@ fn gpt(b: &ParameterBuilder, g: &Generator, sizes: Gpt) -> Result<Loss> {
     }))
 }
 
-/// Rotary positions, RMS norm, gated feed-forward halves, no biases.
+/// Rotary positions, RMS norm, gated feed-forward halves, no biases but those of the attention.
 fn llama(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     let (vocabulary, context, width, hidden, batch) = (32000, 512, 512, 1376, 8);
     let linear = |b: &ParameterBuilder, inputs, outputs| {

@@ -372,20 +372,26 @@ fn assert_rounded_sums(
 
 #[test]
 fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
-    // A GPU lays their windows out as matrices: in f32 one for each half of the images.
+    // A GPU lays their windows out as matrices: in f32 one for each half of the images. Planes of 49 pixels have no whole pieces.
     let sizes = [
         ([27, 104, 12, 14], options([1, 1], [1, 1], [1, 1], 1)),
         ([27, 104, 24, 14], options([2, 1], [1, 2], [1, 2], 1)),
+        ([59, 105, 7, 7], options([1, 1], [1, 2], [1, 2], 1)),
     ];
     let settings = [
         (DType::F32, DType::F32, Precision::F32),
         (DType::F32, DType::F32, Precision::Tf32),
         (DType::BF16, DType::F32, Precision::Bf16),
+        (DType::F32, DType::F32, Precision::Bf16),
     ];
     for device in devices() {
         for (turn, (images, o)) in sizes.into_iter().enumerate() {
             let operands = |device: &Device| {
-                [whole(&images, 3, device), whole(&[100, 104, 3, 3], 1, device), whole(&[100], 1, device)]
+                [
+                    whole(&images, 3, device),
+                    whole(&[100, images[1], 3, 3], 1, device),
+                    whole(&[100], 1, device),
+                ]
             };
             // These sums are exact in f32, too.
             let narrow = operands(&Device::cpu()).map(|t| t.to_dtype(DType::F32).unwrap());

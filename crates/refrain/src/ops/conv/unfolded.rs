@@ -21,8 +21,8 @@ static COLUMNS: Source = Source {
 static PLANES: Source = Source { name: "conv_planes", parts: &[MMA, FORMS, include_str!("planes.cu")] };
 static WEIGHT: Source = Source { name: "conv_weight", parts: &[include_str!("unfolded_weight.cu")] };
 
-/// Bytes of a matrix of windows and of the result, if that is one image or more, and the most bytes of one image. In tests few images
-/// have several matrices.
+/// The most bytes of a matrix of windows and its result, but those of at least one image; and the most of one image. In tests few
+/// images have several matrices.
 const MATRIX_BYTES: usize = if cfg!(test) { 16 << 20 } else { 128 << 20 };
 const LARGEST_IMAGE: usize = 256 << 20;
 /// Fewer channels of the result, numbers of a sum, or multiplications are not worth the matrix. On an H200, layers of 64 channels took 135 us
@@ -31,6 +31,8 @@ const LEAST_CHANNELS: usize = 96;
 const LEAST_CHANNELS_OF_WEIGHT: usize = 48;
 const LEAST_SUM: usize = 64;
 const LEAST_WORK: usize = 1 << 28;
+/// The most numbers of the weight.
+const MOST_WEIGHTS: usize = 1 << 30;
 /// Bytes of a piece that a thread stores, and at whose multiples parts of the working memory begin.
 const PIECE_BYTES: usize = 16;
 const ALIGNMENT: usize = 256;
@@ -84,8 +86,9 @@ struct Matrix {
     images: usize,
     /// Pixels of a channel of an image.
     plane: usize,
-    /// Numbers of the sums, and rows.
+    /// Numbers of the sums, whether a row of ones is behind them, and all rows, with zeros behind these.
     sum: usize,
+    with_ones: bool,
     rows: usize,
     channels: usize,
     factors: DType,
@@ -103,15 +106,18 @@ impl Matrix {
         }
         let sum = from * window.kernel[0] * window.kernel[1];
         let plane = size[0] * size[1];
-        let rows = if with_ones { (sum + 1).next_multiple_of(PIECE_BYTES / op.factors.size()) } else { sum };
+        // The library is slow for sums that do not end with a piece.
+        let rows = (sum + usize::from(with_ones)).next_multiple_of(PIECE_BYTES / op.factors.size());
         let work = [sum, channels, plane].iter().try_fold(images, |work, &x| work.checked_mul(x))?;
         let bytes = (rows + channels).checked_mul(plane)?.checked_mul(op.factors.size())?;
-        if channels < least_channels || sum < LEAST_SUM || work < LEAST_WORK || bytes > LARGEST_IMAGE {
+        let is_small = channels < least_channels || sum < LEAST_SUM || work < LEAST_WORK;
+        if is_small || bytes > LARGEST_IMAGE || rows.checked_mul(channels)? > MOST_WEIGHTS {
             return None;
         }
         let parts = images.div_ceil((MATRIX_BYTES / bytes).max(1));
         let images = images.div_ceil(parts);
-        Some(Matrix { images, plane, sum, rows, channels, factors: op.factors, precision: op.precision })
+        let (factors, precision) = (op.factors, op.precision);
+        Some(Matrix { images, plane, sum, with_ones, rows, channels, factors, precision })
     }
 
     /// Numbers of a row.
@@ -129,6 +135,12 @@ impl Matrix {
         (0..images)
             .step_by(each)
             .map(move |first| (first, Matrix { images: each.min(images - first), ..self }))
+    }
+
+    /// The same without those that are like the second one.
+    fn different(self, images: usize) -> impl Iterator<Item = (usize, Matrix)> {
+        let each = self.images;
+        self.all(images).filter(move |(first, matrix)| *first <= each || matrix.images != each)
     }
 
     /// Pixels that a thread moves between the images and rows of channels, if both begin at such addresses.
@@ -152,7 +164,7 @@ impl Matrix {
         let parts = pieces.div_ceil(THREADS * PIECES_OF_A_THREAD).max(1);
         let spec = forms(&COLUMNS, "conv_columns", op)
             .dtype("X_TYPE", args.read_dtype(of))
-            .flag("ONES", self.rows > self.sum);
+            .flag("ONES", self.with_ones);
         let told = ConvColumns {
             x,
             y: to,
@@ -222,7 +234,7 @@ impl<'a> Unfolded<'a> {
 
     pub(super) fn workspace(&self, op: &'static str, gpu: &dyn Gpu) -> Result<usize> {
         let mut most = 0;
-        for (_, matrix) in self.matrix.all(self.op.places.images[0]) {
+        for (_, matrix) in self.matrix.different(self.op.places.images[0]) {
             most = most.max(products::workspace(gpu, op, &self.product(&matrix, 0))?);
         }
         Ok(most.next_multiple_of(ALIGNMENT) + self.places()[3])
@@ -315,7 +327,7 @@ impl<'a> UnfoldedWeight<'a> {
 
     pub(super) fn workspace(&self, op: &'static str, gpu: &dyn Gpu) -> Result<usize> {
         let mut most = 0;
-        for (at, matrix) in self.matrix.all(self.op.places.images[0]) {
+        for (at, matrix) in self.matrix.different(self.op.places.images[0]) {
             most = most.max(products::workspace(gpu, op, &self.product(&matrix, at == 0, 0))?);
         }
         Ok(most.next_multiple_of(ALIGNMENT) + self.places()[3])

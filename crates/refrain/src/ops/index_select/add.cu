@@ -1,6 +1,6 @@
 // Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i,
-// in their order, plus y if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, one after the
-// other or (SORTED) a warp for each, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD; ROWS; SORTED,
+// in their order, plus y if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, far apart because
+// neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD; ROWS; SORTED,
 // whether the entries are sorted. If not, each block searches the index, which then has at most MOST entries.
 
 #define THREADS 256
@@ -116,43 +116,34 @@ DEVICE void add_many(const IndexAddArgs& p, i64 i, const entry* list, u32 entrie
 
 KERNEL(add, IndexAddArgs, p) {
     const u32 count = (u32)p.count;
-    const i64 first = (i64)blockIdx.x * ROWS;
     const i64 thread = (i64)blockIdx.y * THREADS + threadIdx.x, threads = (i64)gridDim.y * THREADS;
 #if SORTED
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    __shared__ u32 ends[2], bounds[ROWS + 1];
-    if (warp < 2) {
-        u32 bound = lower_bound(p.sorted_keys, count, (u32)min(first + warp * ROWS, p.size));
-        if (lane == 0) ends[warp] = bound;
-    }
-    __syncthreads();
-    // Between the two there are few keys for each i.
-    for (u32 r = threadIdx.x; r <= ROWS; r += THREADS) {
-        u32 low = ends[0], high = ends[1];
-        while (low < high) {
-            const u32 middle = (low + high) / 2;
-            if ((i64)p.sorted_keys[middle] < first + r) low = middle + 1;
-            else high = middle;
-        }
-        bounds[r] = low;
+    // Where the entries of each i begin and end.
+    __shared__ u32 bounds[2 * ROWS];
+    for (u32 b = warp; b < 2 * ROWS; b += WARPS) {
+        const i64 i = blockIdx.x + (i64)(b / 2) * gridDim.x;
+        u32 bound = lower_bound(p.sorted_keys, count, (u32)min(i + b % 2, p.size));
+        if (lane == 0) bounds[b] = bound;
     }
     __syncthreads();
     if (ROWS == 1) {
         const u32 entries = bounds[1] - bounds[0];
-        if (entries <= LONG) add_few(p, first, p.sorted_entries + bounds[0], entries, thread, threads);
+        if (entries <= LONG) add_few(p, blockIdx.x, p.sorted_entries + bounds[0], entries, thread, threads);
     }
-    for (u32 r = warp; ROWS > 1 && r < ROWS && first + r < p.size; r += WARPS) {
-        const u32 entries = bounds[r + 1] - bounds[r];
-        if (entries <= LONG) add_few(p, first + r, p.sorted_entries + bounds[r], entries, lane, 32);
+    for (u32 r = warp; ROWS > 1 && r < ROWS; r += WARPS) {
+        const i64 i = blockIdx.x + (i64)r * gridDim.x;
+        const u32 entries = bounds[2 * r + 1] - bounds[2 * r];
+        if (i < p.size && entries <= LONG) add_few(p, i, p.sorted_entries + bounds[2 * r], entries, lane, 32);
     }
-    for (u32 r = 0; r < ROWS && first + r < p.size; r++) {
-        const u32 entries = bounds[r + 1] - bounds[r];
-        if (entries > LONG) add_many(p, first + r, p.sorted_entries + bounds[r], entries);
+    for (u32 r = 0; r < ROWS; r++) {
+        const u32 entries = bounds[2 * r + 1] - bounds[2 * r];
+        if (entries > LONG) add_many(p, blockIdx.x + (i64)r * gridDim.x, p.sorted_entries + bounds[2 * r], entries);
     }
 #else
     __shared__ entry list[MOST];
-    const u32 entries = find(p.index, count, first, p.size, p.faults, list);
-    if (entries <= LONG) add_few(p, first, list, entries, thread, threads);
-    else add_many(p, first, list, entries);
+    const u32 entries = find(p.index, count, blockIdx.x, p.size, p.faults, list);
+    if (entries <= LONG) add_few(p, blockIdx.x, list, entries, thread, threads);
+    else add_many(p, blockIdx.x, list, entries);
 #endif
 }

@@ -10,8 +10,8 @@ KERNEL(cross_entropy, CrossEntropyArgs, p) {
     const i64 row = blockIdx.x;
     const IN* x = p.x + row * classes;
     const COMPUTE lowest = limits<COMPUTE>::lowest();
-    // The largest number so far, the sum of the exponentials relative to it, and the sum of the numbers.
-    COMPUTE shift = lowest, sum = (COMPUTE)0, total = (COMPUTE)0;
+    // The largest number so far, the sum of the exponentials relative to it, and of the distances from it; and how many there were.
+    COMPUTE shift = lowest, sum = (COMPUTE)0, distances = (COMPUTE)0, seen = (COMPUTE)0;
     #pragma unroll 2
     for (i64 i = (i64)threadIdx.x * PIECE; i < classes; i += 256 * PIECE) {
         int count = classes - i < PIECE ? (int)(classes - i) : PIECE;
@@ -28,18 +28,23 @@ KERNEL(cross_entropy, CrossEntropyArgs, p) {
         #pragma unroll
         for (int e = 0; e < PIECE; e++) largest = Larger()(largest, v[e]);
         COMPUTE base = base_of(largest);
-        if (largest > shift) sum *= exp_(shift - base);
+        if (largest > shift) {
+            sum *= exp_(shift - base);
+            if (seen > (COMPUTE)0) distances += seen * (largest - shift);
+        }
         shift = largest;
+        seen += (COMPUTE)count;
         #pragma unroll
         for (int e = 0; e < PIECE; e++) {
             sum += exp_(v[e] - base);
-            if (e < count) total += v[e];
+            if (e < count && shift > lowest) distances += shift - v[e];
         }
     }
     COMPUTE own = shift;
     shift = block_reduce<256>(shift, lowest, Larger());
     sum = block_sum<256>(sum * exp_(own - base_of(shift)));
-    COMPUTE log = log_(sum), distances = (COMPUTE)classes * shift - block_sum<256>(total);
+    distances = block_sum<256>(seen > (COMPUTE)0 ? distances + seen * (shift - own) : (COMPUTE)0);
+    COMPUTE log = log_(sum);
     if (threadIdx.x == 0) {
         p.largest[row] = shift;
         p.inverse[row] = (COMPUTE)1 / sum;

@@ -382,3 +382,54 @@ fn losses_have_the_same_bits_in_every_layout() {
         }
     }
 }
+
+#[test]
+fn cross_entropy_over_many_classes_is_its_formula_wherever_rows_begin() {
+    // Rows of 1,201 begin anywhere. The second is far from zero, and the third has classes that cannot be.
+    let (rows, classes, ids) = (5, 1201, [0i64, 1200, 900, 7, 600]);
+    let mut logits = numbers(rows * classes);
+    logits[classes..2 * classes].iter_mut().for_each(|x| *x += 512.0);
+    for device in devices() {
+        for (dtype, tolerance) in
+            [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::BF16, 1e-2), (DType::F16, 1e-3)]
+        {
+            for smoothing in [0.0, 0.1] {
+                let masked = |i: usize| smoothing == 0.0 && i / classes == 2 && i % classes < 700;
+                let x: Vec<f64> = logits
+                    .iter()
+                    .enumerate()
+                    .map(|(i, &x)| if masked(i) { f64::NEG_INFINITY } else { x })
+                    .collect();
+                let x = Tensor::from_slice(&x, [rows, classes], &device).unwrap().to_dtype(dtype).unwrap();
+                x.set_requires_grad(true).unwrap();
+                let ids_on = Tensor::from_slice(&ids, rows, &device).unwrap();
+                let loss = x.cross_entropy_smoothed(&ids_on, smoothing).unwrap();
+                loss.backward().unwrap();
+                let (mut total, mut gradient) = (0.0, Vec::new());
+                for (row, &id) in values(&x.detach()).chunks(classes).zip(&ids) {
+                    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let sum: f64 = row.iter().map(|x| (x - largest).exp()).sum();
+                    let of = |x: f64| largest + sum.ln() - x;
+                    let mean = if smoothing > 0.0 {
+                        row.iter().map(|&x| of(x)).sum::<f64>() / classes as f64
+                    } else {
+                        0.0
+                    };
+                    total += (1.0 - smoothing) * of(row[id as usize]) + smoothing * mean;
+                    gradient.extend(row.iter().enumerate().map(|(i, x)| {
+                        let wanted =
+                            f64::from(i as i64 == id) * (1.0 - smoothing) + smoothing / classes as f64;
+                        ((x - largest).exp() / sum - wanted) / rows as f64
+                    }));
+                }
+                let close = if dtype == DType::F64 { 1e-11 } else { 1e-3 };
+                assert_close(&values(&loss.detach()), &[total / rows as f64], close);
+                let found = values(&x.grad().unwrap());
+                assert!(
+                    found.iter().zip(&gradient).all(|(a, b)| (a - b).abs() <= tolerance * (b.abs() + 1e-3)),
+                    "{dtype} {smoothing}"
+                );
+            }
+        }
+    }
+}

@@ -10,10 +10,13 @@ use crate::tensor::DType;
 
 static SOURCE: Source = Source { name: "gemm_whole_rows", parts: &[include_str!("whole_rows.cu")] };
 
-/// Fewer multiplications, or with each number of a factor or of the result that is copied, are not worth a copy.
+/// Fewer multiplications are not worth a copy.
 const LEAST_WORK: usize = 1 << 30;
+/// A factor is copied if each of its numbers is multiplied so often, and the result if its sums are so long.
 const LEAST_USES: usize = 256;
 const LEAST_SUM: usize = 512;
+/// The most bytes of all copies.
+const MOST_BYTES: usize = 1 << 32;
 /// Bytes at whose multiples rows begin, and of a piece that a thread copies.
 const PIECE_BYTES: usize = 16;
 /// Bytes at whose multiples copies begin.
@@ -126,6 +129,10 @@ impl<'a> WholeRows<'a> {
     pub(super) fn of(product: &'a Product) -> Option<WholeRows<'a>> {
         let &Product { m, n, k, dtype, ref a, ref b, ref c, .. } = product;
         let work = m.checked_mul(n)?.checked_mul(k)?;
+        let numbers = [(m, k), (k, n), (m, n)].map(|(rows, columns)| (rows + 8).saturating_mul(columns + 8));
+        if numbers.iter().any(|&n| n > MOST_BYTES) {
+            return None;
+        }
         let is_known = |x: &MatrixOperand| x.dtype == dtype && (x.dense[0] || x.dense[1]);
         let has_whole_pieces = [2, 4].contains(&dtype.size()) && [2, 4].contains(&c.dtype.size());
         let is_candidate = work >= LEAST_WORK && product.batch.is_empty() && has_whole_pieces;
@@ -151,7 +158,7 @@ impl<'a> WholeRows<'a> {
             && (!narrows || (k >= LEAST_SUM && is_alone && c.alignment >= PIECE_BYTES));
         let copied = [first, second, narrows.then_some(result)];
         let all = WholeRows { product, copied, n: all_n, k: all_k };
-        (pays && cublaslt::suits(&all.product(0))).then_some(all)
+        (pays && all.bytes() <= MOST_BYTES && cublaslt::suits(&all.product(0))).then_some(all)
     }
 
     /// The product of the copies, of which the first one begins so many bytes behind the beginning of the workspace.
