@@ -405,12 +405,10 @@ fn main() -> Result<()> {
     let device: Device = std::env::args().nth(1).unwrap_or("cpu".to_string()).parse()?;
     for (name, model) in MODELS {
         for (precision, of) in PRECISIONS {
-            if is_wanted(is_precision, |a| a == precision)
-                && is_wanted(|a| !is_precision(a), |a| name.starts_with(a))
-            {
-                if let Err(error) = with_precision(of, || time(name, precision, &device, *model)) {
-                    eprintln!("{name}, {precision}: {error}");
-                }
+            let wanted = is_wanted(is_precision, |a| a == precision)
+                && is_wanted(|a| !is_precision(a), |a| name.starts_with(a));
+            if wanted && let Err(error) = with_precision(of, || time(name, precision, &device, *model)) {
+                eprintln!("{name}, {precision}: {error}");
             }
         }
     }
