@@ -1,6 +1,6 @@
 // A convolution or a transposed one as a product on tensor cores: A is the weight, of a row for each channel, and B has a column
 // for each pixel of the result, gathered from the source where it lies. A block computes TILE_M channels of TILE_N pixels.
-// Constants, beside those of gather.cu: Y_TYPE, BIAS_TYPE.
+// Constants: those of gather.cu and results.cu.
 
 constexpr int SHARES = BLOCK_THREADS / TILE_N;
 constexpr int EACH = TILE_K / SHARES;
@@ -84,40 +84,5 @@ KERNEL(convolve, Convolve, p, __launch_bounds__(BLOCK_THREADS, AT_ONCE)) {
         __syncthreads();
     }
 
-    const int lane = threadIdx.x & 31;
-    const i64 plane = s.to[0] * s.to[1];
-    #pragma unroll
-    for (int i = 0; i < 2 * FRAGS_M; i++) {
-        const int m = tile_m * TILE_M + warp_row() + i * 8 + (lane >> 2);
-        if (m >= s.to_channels) continue;
-        const COMPUTE bias = p.bias ? to<COMPUTE>(reinterpret_cast<const BIAS_TYPE*>(p.bias)[group * s.to_channels + m]) : (COMPUTE)0;
-        #pragma unroll
-        for (int l = 0; l < FRAGS_N; l += 2) {
-            COMPUTE v[4];
-            #pragma unroll
-            for (int e = 0; e < 4; e++) v[e] = acc[i / 2][l + e / 2][i % 2 * 2 + e % 2] + bias;
-            const i64* at = places + warp_col() + l * 8 + (lane & 3) * 4;
-            if (p.aligned) {
-                // Four pixels follow each other in memory, or there are none.
-                if (at[0] < 0) continue;
-                Y_TYPE* y = p.y + at[0] + m * plane;
-                vec<Y_TYPE, 4> out;
-                if (p.add) {
-                    out = load<4>(y);
-                    #pragma unroll
-                    for (int e = 0; e < 4; e++) v[e] += to<COMPUTE>(out.at[e]);
-                }
-                #pragma unroll
-                for (int e = 0; e < 4; e++) out.at[e] = from<Y_TYPE>(v[e]);
-                store<4>(y, out);
-                continue;
-            }
-            #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                if (at[e] < 0) continue;
-                Y_TYPE* y = p.y + at[e] + m * plane;
-                *y = from<Y_TYPE>(p.add ? v[e] + to<COMPUTE>(*y) : v[e]);
-            }
-        }
-    }
+    write_results(p, acc, places, group, tile_m * TILE_M + warp_row(), warp_col());
 }

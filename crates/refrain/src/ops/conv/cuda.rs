@@ -1,5 +1,6 @@
 //! Convolutions on CUDA: products on tensor cores whose operands are gathered from the images where they lie.
 
+use super::channels_last::{Pixels, WeightPixels};
 use super::places::Places;
 use super::unfolded::{Unfolded, UnfoldedWeight};
 use super::weight_gradient::WeightGradient;
@@ -11,19 +12,31 @@ use crate::kernels::products::cuda::{FORMS, FRAGMENTS};
 use crate::tensor::DType;
 use crate::types::Precision;
 
-const GATHER: &str = include_str!("gather.cu");
+pub(super) const TAPS: &str = include_str!("taps.cu");
+pub(super) const GATHER: &str = include_str!("gather.cu");
+pub(super) const RESULTS: &str = include_str!("results.cu");
 
-static WEIGHTS: Source = Source { name: "conv", parts: &[MMA, FORMS, GATHER, include_str!("weights.cu")] };
-static CONVOLVE: Source =
-    Source { name: "conv", parts: &[MMA, FORMS, GATHER, FRAGMENTS, include_str!("convolve.cu")] };
-static GRADIENT: Source =
-    Source { name: "conv", parts: &[MMA, FORMS, GATHER, FRAGMENTS, include_str!("weight_gradient.cu")] };
+static WEIGHTS: Source =
+    Source { name: "conv", parts: &[MMA, FORMS, TAPS, GATHER, include_str!("weights.cu")] };
+static CONVOLVE: Source = Source {
+    name: "conv",
+    parts: &[MMA, FORMS, TAPS, GATHER, FRAGMENTS, RESULTS, include_str!("convolve.cu")],
+};
+static GRADIENT: Source = Source {
+    name: "conv",
+    parts: &[MMA, FORMS, TAPS, GATHER, FRAGMENTS, include_str!("weight_gradient.cu")],
+};
 static PARTS: Source = Source { name: "conv", parts: &[include_str!("sum_parts.cu")] };
 
 /// Blocks that keep a GPU busy.
 const ENOUGH_BLOCKS: usize = 264;
 /// A part of the pixels of a weight's gradient has at least so many.
 const LEAST_PIXELS: usize = 128;
+/// From so many parts on, several threads add up those of a number.
+const MANY_PARTS: usize = 16;
+/// Taps that a block of the sums of parts turns, and its threads.
+const SUMMED_TAPS: usize = 16;
+const SUM_THREADS: usize = 256;
 /// An entry of the tables of steps.
 const STEP_BYTES: usize = 16;
 /// Positions fit in 31 bits, also those beside an image.
@@ -64,10 +77,6 @@ params! {
         y: Pointer = "Y_TYPE*",
         tiles_m: i64,
         tiles_n: i64,
-        /// Whether the result is added to.
-        add: i64,
-        /// Whether four pixels of the result can be loaded and stored at once.
-        aligned: i64,
         sizes: ConvSizes,
     }
 
@@ -87,6 +96,8 @@ params! {
         partial: Pointer = "const COMPUTE*",
         dw: Pointer = "DW_TYPE*",
         db: Pointer,
+        /// Those of the weight's gradient.
+        blocks: i64,
         splits: i64,
         weights: i64,
         biases: i64,
@@ -129,16 +140,16 @@ impl ConvSizes {
 
 /// What a block computes.
 #[derive(Clone, Copy)]
-struct Tile {
+pub(super) struct Tile {
     /// Warps along m and n, and the 16 x 8 fragments of each.
-    warps: [usize; 2],
-    fragments: [usize; 2],
+    pub(super) warps: [usize; 2],
+    pub(super) fragments: [usize; 2],
     /// Numbers along k.
-    depth: usize,
+    pub(super) depth: usize,
 }
 
 impl Tile {
-    fn size(self) -> [usize; 2] {
+    pub(super) fn size(self) -> [usize; 2] {
         [self.warps[0] * self.fragments[0] * 16, self.warps[1] * self.fragments[1] * 8]
     }
 
@@ -146,7 +157,7 @@ impl Tile {
         if factors == DType::F64 { 16 } else { 32 }
     }
 
-    fn threads(self) -> usize {
+    pub(super) fn threads(self) -> usize {
         self.warps[0] * self.warps[1] * 32
     }
 
@@ -188,7 +199,7 @@ fn compute(factors: DType) -> DType {
 }
 
 /// The constants of the kernels of a convolution, or (without a direction) of a weight's gradient.
-fn spec(
+pub(super) fn spec(
     source: &'static Source,
     entry: &'static str,
     tile: Tile,
@@ -242,6 +253,26 @@ pub(super) fn check(op: &'static str, places: &Places) -> Result<()> {
     }
 }
 
+impl Convolution {
+    /// Kinds of result pixels that have other taps, the most taps that one has, and the most pixels of one in an image of such a size.
+    pub(super) fn phases(&self, size: [usize; 2]) -> (usize, usize, usize) {
+        let window = self.places.window;
+        let (mut phases, mut taps, mut each) = (1, 1, 1);
+        for axis in [0, 1] {
+            let [kernel, stride, dilation] = [window.kernel, window.stride, window.dilation].map(|x| x[axis]);
+            let apart = match self.direction {
+                Direction::Forward => 1,
+                Direction::Transposed => stride,
+            };
+            phases *= apart;
+            each *= size[axis].div_ceil(apart);
+            let period = (1..=apart).find(|n| (n * dilation).is_multiple_of(apart)).unwrap_or(apart);
+            taps *= kernel.div_ceil(period);
+        }
+        (phases, taps, each)
+    }
+}
+
 /// The matrices of the weight in the working memory, and the blocks.
 pub(super) struct Plan {
     tile: Tile,
@@ -255,28 +286,17 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn of(op: &Convolution) -> Plan {
-        let Places { window, images: [n, ..], groups, .. } = op.places;
+        let Places { images: [n, ..], groups, .. } = op.places;
         let [(from, _), (to, size)] = op.sides();
         let tile = Tile::of_result(to / groups, op.factors);
         let [m, pixels] = tile.size();
-        let (mut phases, mut taps, mut each) = (1, 1, n);
-        for axis in [0, 1] {
-            let [kernel, stride, dilation] = [window.kernel, window.stride, window.dilation].map(|x| x[axis]);
-            let apart = match op.direction {
-                Direction::Forward => 1,
-                Direction::Transposed => stride,
-            };
-            phases *= apart;
-            each *= size[axis].div_ceil(apart);
-            let period = (1..=apart).find(|n| (n * dilation).is_multiple_of(apart)).unwrap_or(apart);
-            taps *= kernel.div_ceil(period);
-        }
+        let (phases, taps, each) = op.phases(size);
         Plan {
             tile,
             phases,
             rows: (to / groups).next_multiple_of(m),
             columns: (from / groups * taps).next_multiple_of(tile.depth),
-            tiles: [(to / groups).div_ceil(m), each.div_ceil(pixels)],
+            tiles: [(to / groups).div_ceil(m), (n * each).div_ceil(pixels)],
         }
     }
 
@@ -287,6 +307,9 @@ impl Plan {
 }
 
 pub(super) fn workspace(op: &Convolution, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+    if let Some(pixels) = Pixels::of(op) {
+        return Ok(pixels.workspace());
+    }
     match Unfolded::of(op, launch) {
         Some(unfolded) => unfolded.workspace(launch.op, gpu),
         None => Ok(Plan::of(op).weights(op.places.groups) * op.factors.size()),
@@ -329,6 +352,9 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
     if args.write_shape(0).numel() == 0 {
         return Ok(());
     }
+    if let Some(pixels) = Pixels::of(op) {
+        return pixels.run(args);
+    }
     if let Some(unfolded) = Unfolded::of(op, args.launch()) {
         return unfolded.run(args);
     }
@@ -342,12 +368,10 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
         tile.bytes(op.factors, 2 * tile.depth / run * STEP_BYTES + tile.size()[1] * size_of::<i64>());
     let product = forms(&CONVOLVE, "convolve", op)
         .dtype("X_TYPE", args.read_dtype(0))
-        .int("MEMORY_BYTES", shared as i64)
-        .dtype("Y_TYPE", args.write_dtype(0))
-        .dtype("BIAS_TYPE", if op.bias { args.read_dtype(2) } else { args.write_dtype(0) });
+        .int("MEMORY_BYTES", shared as i64);
     pack_weights(op, &plan, args.workspace(), args)?;
-    let plane = op.sides()[1].1.iter().product::<usize>();
     let y = args.write(0);
+    let product = results(op, product, y, phases, args);
     let told = Convolve {
         x: args.read(0),
         weights: args.workspace(),
@@ -357,15 +381,28 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
         y,
         tiles_m: tiles[0] as i64,
         tiles_n: tiles[1] as i64,
-        add: args.accumulate(0).into(),
-        aligned: (phases == 1
-            && plane.is_multiple_of(4)
-            && args.alignment(y).is_multiple_of(4 * args.write_dtype(0).size()))
-        .into(),
         sizes,
     };
     let blocks = tiles[0] * tiles[1] * groups * phases;
     args.kernel(product, Grid::line(blocks, tile.threads() as u32).shared(shared), &told)
+}
+
+/// The constants of what is written to `y`.
+pub(super) fn results(
+    op: &Convolution,
+    spec: KernelSpec,
+    y: Pointer,
+    phases: usize,
+    args: &CudaArgs<'_>,
+) -> KernelSpec {
+    let dtype = args.write_dtype(0);
+    let plane = op.sides()[1].1.iter().product::<usize>();
+    let is_aligned =
+        phases == 1 && plane.is_multiple_of(4) && args.alignment(y).is_multiple_of(4 * dtype.size());
+    spec.dtype("Y_TYPE", dtype)
+        .dtype("BIAS_TYPE", if op.bias { args.read_dtype(2) } else { dtype })
+        .flag("ALIGNED", is_aligned)
+        .flag("ADDS", args.accumulate(0))
 }
 
 /// How the pixels of a weight's gradient are split.
@@ -395,6 +432,9 @@ impl Parts {
 }
 
 pub(super) fn gradient_workspace(op: &WeightGradient, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+    if let Some(pixels) = WeightPixels::of(op, gpu.mma()) {
+        return Ok(pixels.workspace());
+    }
     if let Some(unfolded) = UnfoldedWeight::of(op) {
         return unfolded.workspace(launch.op, gpu);
     }
@@ -403,6 +443,9 @@ pub(super) fn gradient_workspace(op: &WeightGradient, launch: &Launch<'_>, gpu: 
 }
 
 pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> Result<()> {
+    if let Some(pixels) = WeightPixels::of(op, args.mma()) {
+        return pixels.run(args);
+    }
     if let Some(unfolded) = UnfoldedWeight::of(op) {
         return unfolded.run(args);
     }
@@ -432,21 +475,39 @@ pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> R
     };
     let blocks = tiles[0] * tiles[1].max(1) * op.places.groups * splits;
     args.kernel(product, Grid::line(blocks, tile.threads() as u32).shared(shared), &told)?;
+    sum_parts(op, args, args.workspace(), splits, [weights, biases])
+}
+
+/// Adds up the parts of a weight's gradient, and those of a bias behind them.
+pub(super) fn sum_parts(
+    op: &WeightGradient,
+    args: &mut CudaArgs<'_>,
+    partial: Pointer,
+    splits: usize,
+    [weights, biases]: [usize; 2],
+) -> Result<()> {
+    let (together, slices) = if splits < MANY_PARTS { (32, 1) } else { (8, 8) };
     let gather = KernelSpec::new(&PARTS, "conv_sum_parts")
         .dtype("COMPUTE", compute(op.factors))
         .dtype("DW_TYPE", args.write_dtype(0))
-        .dtype("DB_TYPE", args.write_dtype(if biases > 0 { 1 } else { 0 }));
+        .dtype("DB_TYPE", args.write_dtype(if biases > 0 { 1 } else { 0 }))
+        .int("CHANNELS", together as i64)
+        .int("SLICES", slices as i64);
+    let (channels, taps) =
+        (op.places.images[1] / op.places.groups, op.places.window.kernel.iter().product::<usize>());
+    let blocks = op.places.out * channels.div_ceil(together) * taps.div_ceil(SUMMED_TAPS);
     let told = ConvParts {
-        partial: args.workspace(),
+        partial,
         dw: args.write(0),
         db: if biases > 0 { args.write(1) } else { Pointer::NOTHING },
+        blocks: blocks as i64,
         splits: splits as i64,
         weights: weights as i64,
         biases: biases as i64,
-        channels: (op.places.images[1] / op.places.groups) as i64,
-        taps: op.places.window.kernel.iter().product::<usize>() as i64,
+        channels: channels as i64,
+        taps: taps as i64,
         add: args.accumulate(0).into(),
         add_bias: (biases > 0 && args.accumulate(1)).into(),
     };
-    args.kernel(gather, Grid::line((weights + biases).div_ceil(128), 128), &told)
+    args.kernel(gather, Grid::line(blocks + biases.div_ceil(SUM_THREADS), SUM_THREADS as u32), &told)
 }

@@ -2,6 +2,7 @@
 //! where they lie (an implicit GEMM); on the CPU they are packed from an image with its padding, or laid out as a matrix,
 //! an image at a time ([`host`]). A transposed convolution is the same product with other windows, and either is the gradient of the other.
 
+mod channels_last;
 mod cuda;
 mod host;
 mod options;

@@ -2,7 +2,7 @@
 //! any other matrix. The kernels that gather windows while they multiply have small tiles, and read each number of a window anew for
 //! every 64 channels of the result.
 
-use super::cuda::{ConvSizes, Plan, check, forms, pack_weights};
+use super::cuda::{ConvSizes, GATHER, Plan, TAPS, check, forms, pack_weights};
 use super::weight_gradient::WeightGradient;
 use super::{Convolution, Direction};
 use crate::device::cuda::{
@@ -14,10 +14,8 @@ use crate::kernels::products::cuda::{self as products, FORMS};
 use crate::tensor::{DType, Layout, Shape};
 use crate::types::Precision;
 
-static COLUMNS: Source = Source {
-    name: "conv_columns",
-    parts: &[MMA, FORMS, include_str!("gather.cu"), include_str!("columns.cu")],
-};
+static COLUMNS: Source =
+    Source { name: "conv_columns", parts: &[MMA, FORMS, TAPS, GATHER, include_str!("columns.cu")] };
 static PLANES: Source = Source { name: "conv_planes", parts: &[MMA, FORMS, include_str!("planes.cu")] };
 static WEIGHT: Source = Source { name: "conv_weight", parts: &[include_str!("unfolded_weight.cu")] };
 

@@ -14,6 +14,8 @@ mod whole_rows;
 pub(crate) const FORMS: &str = include_str!("forms.cu");
 /// Products of tiles in shared memory. It follows [`FORMS`] and the types of the tiles.
 pub(crate) const FRAGMENTS: &str = include_str!("fragments.cu");
+/// Tiles in the order that groups of warps expect. It follows [`FORMS`] and the instructions of groups.
+pub(crate) const SWIZZLE: &str = include_str!("swizzle.cu");
 
 pub(crate) use plan::{Followers, own_workspace, run, run_own, sums_beside, workspace};
 pub(crate) use stages::{Stage, feeds, run_stages};

@@ -6,7 +6,7 @@ use super::choice::{GemmKernel, GroupTile, SplitK};
 use super::shared::SharedMemory;
 use super::tail::Tail;
 use super::whole_rows::WholeRows;
-use super::{FORMS, FRAGMENTS};
+use super::{FORMS, FRAGMENTS, SWIZZLE};
 use crate::activation::Activation;
 use crate::device::cuda::cublaslt;
 use crate::device::cuda::{
@@ -31,7 +31,7 @@ static WARPGROUP: Source = Source {
 };
 static SWIZZLED: Source = Source {
     name: "gemm",
-    parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, FORMS, TILES, FRAGMENTS, include_str!("swizzled.cu")],
+    parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, FORMS, TILES, FRAGMENTS, SWIZZLE, include_str!("swizzled.cu")],
 };
 static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("simt.cu")] };
 static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };

@@ -11,59 +11,12 @@ static_assert(A_COPY % 4 == 0 && B_COPY % 4 == 0 && TILE_K == 64 && TILE_M % 64 
 static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "warps that are groups");
 static_assert(!SUMS || !A_ALONG_K, "rows are summed across");
 
-// A tile in shared memory: lines of 64 numbers (128 bytes) along k or across it. Within each eight lines, pieces of
-// 16 bytes are permuted ("128-byte swizzling"). If lines are across k, the next 64 numbers of a line follow after the
-// first 64 of all lines. Columns along k are permuted by `column`.
-template <typename T, bool ALONG_K, int OUTER, bool DEALT> struct Swizzled {
-    typedef T Number;
-    static constexpr bool RUNS_ALONG_K = ALONG_K;
-    static constexpr int LINES = ALONG_K ? OUTER : TILE_K, LINE = ALONG_K ? TILE_K : OUTER;
-    static constexpr int PITCH = 64, BYTES = OUTER * TILE_K * 2, ALIKE = DEALT ? 16 : 8;
-    static DEVICE int place(int line, int at) {
-        if (DEALT) line = (line & ~15) + (line >> 1 & 1) * 8 + (line >> 2 & 3) * 2 + (line & 1);
-        return (at / 64 * LINES + line) * PITCH + ((at % 64 / 8 ^ (line & 7)) * 8 + at % 8);
-    }
-    // Bytes between 16 numbers along k and the next 16, and between 64 numbers across k and the next 64.
-    static constexpr int ON = ALONG_K ? 32 : 16 * 128, BESIDE = 64 * TILE_K * 2;
-    static DEVICE u64 described(u32 address) { return describe(address, 1024, ALONG_K ? 16 : BESIDE); }
-};
 typedef Swizzled<A_TYPE, A_ALONG_K, TILE_M, false> TilesA;
 typedef Swizzled<B_TYPE, B_ALONG_K, TILE_N, B_ALONG_K> TilesB;
 constexpr int STAGE_BYTES = TilesA::BYTES + TilesB::BYTES;
 static_assert(STAGES >= 3 && STAGES * STAGE_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
 
-// A thread's partial sums of A's rows: eight adjacent rows, over every APART-th number along k.
-struct SumsOfRows {
-    static constexpr int ACROSS = TILE_M / 8, APART = BLOCK_THREADS / ACROSS;
-    float v[8];
-
-    DEVICE SumsOfRows() {
-        #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = 0;
-    }
-    DEVICE void add(const A_TYPE* tile) {
-        #pragma unroll
-        for (int k = threadIdx.x / ACROSS; k < TILE_K; k += APART) {
-            vec<A_TYPE, 8> x = load<8>(tile + TilesA::place(k, threadIdx.x % ACROSS * 8));
-            #pragma unroll
-            for (int i = 0; i < 8; i++) v[i] += to<float>(x.at[i]);
-        }
-    }
-    // Writes the block's sums. The products must no longer need the tiles in shared memory.
-    DEVICE void finish(const Job& j, const Place& p, unsigned char* memory) const {
-        float* all = reinterpret_cast<float*>(memory);
-        __syncthreads();
-        #pragma unroll
-        for (int i = 0; i < 8; i++) all[threadIdx.x / ACROSS * TILE_M + threadIdx.x % ACROSS * 8 + i] = v[i];
-        __syncthreads();
-        if (threadIdx.x >= TILE_M) return;
-        float sum = 0;
-        #pragma unroll
-        for (int i = 0; i < APART; i++) sum += all[i * TILE_M + threadIdx.x];
-        finish_sum(j, p, p.tile_m * TILE_M + (int)threadIdx.x, sum);
-    }
-};
-static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGE_BYTES, "the block's sums find room");
+static_assert(SumsOfRows<TilesA>::BYTES <= STAGE_BYTES, "the block's sums find room");
 
 // A tail waits for what it reads and computes long. Five small blocks on a multiprocessor hide that better than the four that fit
 // if the compiler may take all the registers that it likes.
@@ -93,7 +46,7 @@ KERNEL_THAT_WAITS(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL &
     float acc[1][FRAGS_N][4];
     clear(acc);
     bool sums = SUMS && p.tile_n == 0;
-    SumsOfRows rows;
+    SumsOfRows<TilesA> rows;
     // The descriptors of the warp group's 64 rows of A's first tile, and of B's.
     u32 first = shared_address(memory);
     u64 a_first = TilesA::described(first + (threadIdx.x >> 7) * (A_ALONG_K ? 64 * 128 : TilesA::BESIDE));
@@ -120,5 +73,8 @@ KERNEL_THAT_WAITS(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL &
     }
     wait_for_groups<FRAGS_N, 0>(acc[0]);
     finish_block(j, p, acc, memory);
-    if (sums) rows.finish(j, p, memory);
+    if (sums) {
+        float sum = rows.whole(memory);
+        if (threadIdx.x < TILE_M) finish_sum(j, p, p.tile_m * TILE_M + (int)threadIdx.x, sum);
+    }
 }
