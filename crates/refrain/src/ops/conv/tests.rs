@@ -276,7 +276,7 @@ fn whole(shape: &[usize], step: usize, device: &Device) -> Tensor {
     Tensor::from_slice(&numbers, shape, device).unwrap()
 }
 
-/// The result and the gradients by images, weight and bias, with their dtypes.
+/// The result and the gradients by images, weight and bias of two passes, with their dtypes.
 fn all_of([x, weight, bias]: [&Tensor; 3], o: &Conv2dOptions, transposed: bool) -> Vec<(DType, Vec<f64>)> {
     let leaves = [x, weight, bias].map(|t| {
         let t = t.detach();
@@ -284,7 +284,7 @@ fn all_of([x, weight, bias]: [&Tensor; 3], o: &Conv2dOptions, transposed: bool) 
         t
     });
     let [x, weight, bias] = &leaves;
-    let y = match transposed {
+    let forward = || match transposed {
         false => x.conv2d(weight, Some(bias), o).unwrap(),
         true => {
             let o = ConvTranspose2dOptions {
@@ -297,7 +297,11 @@ fn all_of([x, weight, bias]: [&Tensor; 3], o: &Conv2dOptions, transposed: bool) 
             x.conv_transpose2d(weight, Some(bias), &o).unwrap()
         }
     };
-    y.backward_with(&whole(y.dims(), 5, y.device()).to_dtype(y.dtype()).unwrap()).unwrap();
+    let y = forward();
+    let dy = whole(y.dims(), 5, y.device()).to_dtype(y.dtype()).unwrap();
+    // The second pass adds to the gradients of the first.
+    y.backward_with(&dy).unwrap();
+    forward().backward_with(&dy).unwrap();
     let gradients = leaves.iter().map(|t| t.grad().unwrap());
     [y.detach()].into_iter().chain(gradients).map(|t| (t.dtype(), values(&t))).collect()
 }
@@ -314,6 +318,7 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             ([1, 6, 17, 16], [20, 3, 3, 2], options([3, 2], [2, 0], [2, 1], 2)),
             ([3, 20, 8, 8], [40, 20, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
             ([1, 2, 4, 4], [3, 2, 2, 2], options([4, 3], [0, 0], [1, 1], 1)),
+            ([3, 34, 9, 7], [36, 17, 3, 3], options([1, 2], [1, 1], [1, 1], 2)),
             // More terms and rows than stay in the cache while the windows pass, in so many images that threads do not share their rows,
             // and rows of windows that end in a panel.
             ([8, 113, 6, 11], [65, 113, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
