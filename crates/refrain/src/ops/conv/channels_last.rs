@@ -194,8 +194,8 @@ const NO_IMAGES: ConvImages = ConvImages {
 
 /// Whether convolutions with these factors and channels of each group are laid out.
 fn suits(factors: DType, groups: usize, channels: [usize; 2]) -> bool {
-    let are_many = channels.iter().all(|&n| n >= LEAST_CHANNELS_OF_GROUP);
-    matches!(factors, DType::BF16 | DType::F16) && (groups == 1 || are_many)
+    let least = if groups == 1 { 1 } else { LEAST_CHANNELS_OF_GROUP };
+    matches!(factors, DType::BF16 | DType::F16) && channels.iter().all(|&n| n >= least)
 }
 
 /// The tile of a block for a product of so many rows and columns, `times` times; and the tiles in shared memory.
@@ -460,7 +460,10 @@ impl<'a> WeightPixels<'a> {
             .dtype("W_TYPE", DType::F32)
             .int("X_WIDE", self.images.wide() as i64)
             .int("DY_WIDE", self.results.wide() as i64);
-        let blocks = images.iter().map(|images| images.blocks as usize).sum();
+        let blocks: usize = images.iter().map(|images| images.blocks as usize).sum();
+        if blocks == 0 {
+            return Ok(());
+        }
         let told = ConvLayOut {
             images,
             weight: Pointer::NOTHING,
