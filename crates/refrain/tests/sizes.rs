@@ -5,7 +5,7 @@
 mod common;
 
 use common::{kernels, tensor, values};
-use refrain::{DType, Device, Result, Tensor};
+use refrain::{Conv2dOptions, DType, Device, Result, Tensor};
 
 type Function = fn(&[Tensor]) -> Result<Tensor>;
 
@@ -98,6 +98,35 @@ fn reductions() {
         }
         for shape in [&[1][..], &[7], &[4_097], &[100_003]] {
             check(name, &[shape], all);
+        }
+    }
+}
+
+/// Without images there are no results, and gradients of weight and bias are zeros; without channels the results are the bias.
+#[test]
+fn convolutions_of_nothing() {
+    for device in kernels() {
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+            for [images, channels] in [[0, 2], [1, 0]] {
+                let of = |shape: &[usize]| {
+                    let t = Tensor::ones(shape, dtype, &device).unwrap();
+                    t.set_requires_grad(true).unwrap();
+                    t
+                };
+                let (x, weight) = (of(&[images, channels, 4, 5]), of(&[3, channels, 3, 3]));
+                let bias = of(&[3]);
+                let y = x.conv2d(&weight, Some(&bias), &Conv2dOptions::default()).unwrap();
+                assert_eq!(
+                    values(&y),
+                    vec![1.0; images * 3 * 2 * 3],
+                    "{images} images in {dtype} on {device}"
+                );
+                y.backward_with(&Tensor::ones(y.dims(), dtype, &device).unwrap()).unwrap();
+                let [dx, dw, db] = [&x, &weight, &bias].map(|t| values(&t.grad().unwrap()));
+                assert_eq!(dx, vec![0.0; 0]);
+                assert_eq!(dw, vec![0.0; 3 * channels * 9]);
+                assert_eq!(db, vec![6.0 * images as f64; 3]);
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Convolutions of 16-bit numbers on CUDA: the images are laid out with their channels last in the working memory, so that tensor cores
 //! find the channels of a pixel side by side, and are gathered from there tap by tap while they are multiplied.
 
-use super::cuda::{ConvSizes, RESULTS, TAPS, Tile, check, results, spec, sum_parts};
+use super::cuda::{ConvSizes, MOST, RESULTS, TAPS, Tile, check, results, spec, sum_parts};
 use super::weight_gradient::WeightGradient;
 use super::{Convolution, Direction};
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, MmaKind, Pointer, Source, WGMMA, params};
@@ -49,9 +49,10 @@ static GRADIENT: Source = Source {
 const PIECE: usize = 8;
 /// Groups of fewer channels would be mostly zeros.
 const LEAST_CHANNELS_OF_GROUP: usize = 16;
-/// The most bytes of images that are laid out at once, but those of one image. In tests few images are laid out in several parts.
+/// The most bytes of images, with those of the result for the gradient of a weight, that are laid out at once, but at least one image. In
+/// tests few images are laid out in several parts.
 const IMAGE_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
-/// Kernels count the bytes of images that are laid out in 32 bits.
+/// The kernel of a convolution counts the bytes of images that are laid out in 32 bits.
 const MOST_BYTES: usize = 1 << 31;
 /// Pieces that a block lays out, the most of them of one pixel, and what it lays out of a weight.
 const TURNED: usize = 512;
@@ -255,11 +256,11 @@ impl<'a> Pixels<'a> {
             return None;
         }
         let source = Images { groups, channels: from, plane: source[0] * source[1] };
-        if source.bytes(1) > MOST_BYTES {
-            return None;
-        }
         let (phases, taps, each) = op.phases(size);
         let columns = (source.padded() * taps).next_multiple_of(DEPTH);
+        if source.bytes(1) > MOST_BYTES || columns >= MOST {
+            return None;
+        }
         let at_once = at_once(op.places.images[0], source.bytes(1));
         Some(Pixels { op, source, phases, columns, each, at_once })
     }
@@ -388,6 +389,9 @@ impl<'a> WeightPixels<'a> {
         let results = Images { groups, channels: out, plane: places.count[0] * places.count[1] };
         let at_once = at_once(n, images.bytes(1) + results.bytes(1));
         let numbers = images.padded() * places.window.kernel[0] * places.window.kernel[1];
+        if numbers >= MOST {
+            return None;
+        }
         let pixels = at_once * results.plane;
         let most_splits = (pixels / LEAST_PIXELS).max(1);
         let (tile, stages) = tile(out, numbers, groups * most_splits, mma);

@@ -40,7 +40,7 @@ const SUM_THREADS: usize = 256;
 /// An entry of the tables of steps.
 const STEP_BYTES: usize = 16;
 /// Positions fit in 31 bits, also those beside an image.
-const MOST: usize = 1 << 30;
+pub(super) const MOST: usize = 1 << 30;
 
 params! {
     /// The sizes of a convolution, as its sums see them: `from` the source `to` the result.
