@@ -1,0 +1,538 @@
+"""The models of `crates/refrain-nn/examples/models`, with the same sizes, in PyTorch, for `bench/models.py`."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Encoder(nn.Module):
+    """A pre-norm layer with heads of 64."""
+
+    def __init__(self, width, causal, dropout):
+        super().__init__()
+        self.heads, self.causal, self.drop = width // 64, causal, nn.Dropout(dropout)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.drop(self.o(y.transpose(1, 2).flatten(2)))
+        return x + self.drop(self.down(self.drop(F.gelu(self.up(self.norm2(x))))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, device, vocabulary, context, width, layers, batch):
+        super().__init__()
+        self.tokens, self.places, self.drop = nn.Embedding(vocabulary, width), nn.Embedding(context, width), nn.Dropout(0.1)
+        self.layers = nn.Sequential(*(Encoder(width, True, 0.1) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        text = torch.randint(vocabulary, (batch, context + 1), device=device)
+        self.input, self.next = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+        self.positions = torch.arange(context, device=device)
+
+    def forward(self):
+        x = self.drop(self.tokens(self.input) + self.places(self.positions))
+        return F.cross_entropy(self.head(self.norm(self.layers(x))).flatten(0, 1), self.next.flatten())
+
+
+class RotaryBlock(nn.Module):
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.heads = width // 64
+        self.norm1, self.norm2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        # The attention of refrain has biases.
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.gate, self.up, self.down = (nn.Linear(a, b, bias=False) for a, b in ((width, hidden), (width, hidden), (hidden, width)))
+
+    def forward(self, x, cos, sin):
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+
+        def turned(x):
+            a, b = x.chunk(2, -1)
+            return (x * cos + torch.cat((-b, a), -1) * sin).to(x.dtype)
+
+        y = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+        x = x + self.o(y.transpose(1, 2).flatten(2))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, device, vocabulary=32000, context=512, width=512, hidden=1376, batch=8):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(RotaryBlock(width, hidden) for _ in range(4))
+        self.norm, self.head = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, vocabulary, bias=False)
+        angles = torch.outer(torch.arange(context), 10000 ** -(torch.arange(0, 64, 2) / 64)).repeat(1, 2).to(device)
+        self.cos, self.sin = angles.cos(), angles.sin()
+        text = torch.randint(vocabulary, (batch, context + 1), device=device)
+        self.input, self.next = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    def forward(self):
+        x = self.tokens(self.input)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), self.next.flatten())
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self, device, batch=128, width=192, classes=10):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.token, self.places = nn.Parameter(0.02 * torch.randn(1, 1, width)), nn.Parameter(0.02 * torch.randn(65, width))
+        self.layers = nn.Sequential(*(Encoder(width, False, 0.0) for _ in range(6)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.images = torch.randn(batch, 3, 32, 32, device=device)
+        self.labels = torch.randint(classes, (batch,), device=device)
+
+    def forward(self):
+        x = self.patches(self.images).flatten(2).transpose(1, 2)
+        x = torch.cat((self.token.expand(len(x), 1, -1).to(x.dtype), x), 1) + self.places
+        return F.cross_entropy(self.head(self.norm(self.layers(x))[:, 0]), self.labels)
+
+
+def conv_norm(inputs, outputs, kernel, stride):
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs))
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        stride = 1 if inputs == outputs else 2
+        self.first, self.second = conv_norm(inputs, outputs, 3, stride), conv_norm(outputs, outputs, 3, 1)
+        self.shortcut = conv_norm(inputs, outputs, 1, 2) if stride == 2 else nn.Identity()
+
+    def forward(self, x):
+        return torch.relu(self.second(torch.relu(self.first(x))) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    def __init__(self, device, batch=128, classes=10):
+        super().__init__()
+        widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
+        self.layers = nn.Sequential(conv_norm(3, 64, 3, 1), nn.ReLU(), *(Block(a, b) for a, b in zip(widths, widths[1:])))
+        self.head = nn.Linear(512, classes)
+        self.images = torch.randn(batch, 3, 32, 32, device=device)
+        self.labels = torch.randint(classes, (batch,), device=device)
+
+    def forward(self):
+        return F.cross_entropy(self.head(self.layers(self.images).mean((2, 3))), self.labels)
+
+
+class Autoencoder(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        sizes, layers = [3, 32, 64, 128], []
+        for a, b in zip(sizes, sizes[1:]):
+            layers += [nn.Conv2d(a, b, 4, 2, 1), nn.ReLU()]
+        for a, b in zip(sizes[::-1], sizes[-2::-1]):
+            layers += [nn.ConvTranspose2d(a, b, 4, 2, 1), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-1])
+        self.images = torch.randn(64, 3, 64, 64, device=device)
+
+    def forward(self):
+        return F.mse_loss(self.layers(self.images), self.images)
+
+
+class TemporalConvolutions(nn.Module):
+    def __init__(self, device, batch=64, inputs=16, channels=64, length=256):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv1d(channels if i else inputs, channels, 3, dilation=2**i) for i in range(6))
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(channels, 1)
+        self.series, self.targets = torch.randn(batch, inputs, length, device=device), torch.randn(batch, 1, device=device)
+
+    def forward(self):
+        x = self.series
+        for i, conv in enumerate(self.convs):
+            y = self.drop(torch.relu(conv(F.pad(x, (2 * 2**i, 0)))))
+            x = x + y if i else y
+        return F.mse_loss(self.head(x[:, :, -1]), self.targets)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, device, kind, batch=128, length=96, horizon=24):
+        super().__init__()
+        self.layers, self.head = kind(32, 128, num_layers=2, batch_first=True), nn.Linear(128, horizon)
+        self.series, self.targets = torch.randn(batch, length, 32, device=device), torch.randn(batch, horizon, device=device)
+
+    def forward(self):
+        return F.mse_loss(self.head(self.layers(self.series)[0][:, -1]), self.targets)
+
+
+class Mlp(nn.Module):
+    def __init__(self, device, batch=1024, classes=10):
+        super().__init__()
+        layers, sizes = [], [100, 512, 512, 512]
+        for a, b in zip(sizes, sizes[1:]):
+            layers += [nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU(), nn.Dropout(0.1)]
+        self.layers = nn.Sequential(*layers, nn.Linear(512, classes))
+        self.table, self.labels = torch.randn(batch, 100, device=device), torch.randint(classes, (batch,), device=device)
+
+    def forward(self):
+        return F.cross_entropy(self.layers(self.table), self.labels)
+
+
+class TwoTowers(nn.Module):
+    def __init__(self, device, batch=4096, width=64):
+        super().__init__()
+        self.tables, self.layers, self.ids = nn.ModuleList(), nn.ModuleList(), []
+        for count in (100_000, 20_000):
+            self.tables.append(nn.Embedding(count, width))
+            self.layers.append(nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, width)))
+            self.ids.append(torch.randint(count, (batch,), device=device))
+        self.ratings = torch.randn(batch, device=device)
+
+    def forward(self):
+        a, b = (layers(table(ids)) for table, layers, ids in zip(self.tables, self.layers, self.ids))
+        return F.mse_loss((a * b).sum(-1), self.ratings)
+
+
+class EncoderWith(Encoder):
+    """The same with a mask of the tokens."""
+
+    def forward(self, x, mask):
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        x = x + self.drop(self.o(y.transpose(1, 2).flatten(2)))
+        return x + self.drop(self.down(self.drop(F.gelu(self.up(self.norm2(x))))))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.heads, self.drop = width // 64, nn.Dropout(0.1)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.q, self.kv, self.cross_o = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x, memory, mask):
+        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.drop(self.o(y.transpose(1, 2).flatten(2)))
+        q = self.q(self.norms[1](x)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = self.kv(memory).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        x = x + self.drop(self.cross_o(y.transpose(1, 2).flatten(2)))
+        return x + self.drop(self.down(self.drop(torch.relu(self.up(self.norms[2](x))))))
+
+
+def padding(device, batch, length):
+    """Which tokens belong to each sequence, and not to what fills it up."""
+    lengths = torch.randint(length // 2, length + 1, (batch, 1), device=device)
+    return torch.arange(length, device=device) < lengths
+
+
+class Translation(nn.Module):
+    def __init__(self, device, vocabulary=8000, length=64, width=256, batch=64):
+        super().__init__()
+        self.source, self.target, self.places = (nn.Embedding(n, width) for n in (vocabulary, vocabulary, length))
+        self.drop = nn.Dropout(0.1)
+        self.encoders = nn.ModuleList(EncoderWith(width, False, 0.1) for _ in range(3))
+        self.decoders = nn.ModuleList(DecoderLayer(width) for _ in range(3))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.sentences = torch.randint(vocabulary, (batch, length), device=device)
+        self.mask = padding(device, batch, length)[:, None, None]
+        text = torch.randint(vocabulary, (batch, length + 1), device=device)
+        self.input, self.next = text[:, :-1].contiguous(), text[:, 1:].masked_fill(~padding(device, batch, length), -1)
+        self.positions = torch.arange(length, device=device)
+
+    def forward(self):
+        places = self.places(self.positions)
+        memory = self.drop(self.source(self.sentences) + places)
+        for layer in self.encoders:
+            memory = layer(memory, self.mask)
+        memory = self.norms[0](memory)
+        x = self.drop(self.target(self.input) + places)
+        for layer in self.decoders:
+            x = layer(x, memory, self.mask)
+        logits = self.head(self.norms[1](x)).flatten(0, 1)
+        return F.cross_entropy(logits, self.next.flatten(), label_smoothing=0.1, ignore_index=-1)
+
+
+class PostNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.heads, self.drop = width // 64, nn.Dropout(0.1)
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x, mask):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=0.1)
+        x = self.norm1(x + self.drop(self.o(y.transpose(1, 2).flatten(2))))
+        return self.norm2(x + self.drop(self.down(F.gelu(self.up(x)))))
+
+
+class MaskedWords(nn.Module):
+    def __init__(self, device, vocabulary=30522, length=128, width=256, batch=32, guessed=18):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.norm, self.drop = nn.LayerNorm(width), nn.Dropout(0.1)
+        self.layers = nn.ModuleList(PostNorm(width) for _ in range(4))
+        self.transform, self.last_norm, self.head = nn.Linear(width, width), nn.LayerNorm(width), nn.Linear(width, vocabulary)
+        self.text = torch.randint(vocabulary, (batch, length), device=device)
+        self.mask = padding(device, batch, length)[:, None, None]
+        self.which = torch.randint(batch * length, (batch * guessed,), device=device)
+        self.words = torch.randint(vocabulary, (batch * guessed,), device=device)
+        self.positions = torch.arange(length, device=device)
+
+    def forward(self):
+        x = self.drop(self.norm(self.tokens(self.text) + self.places(self.positions)))
+        for layer in self.layers:
+            x = layer(x, self.mask)
+        y = self.last_norm(F.gelu(self.transform(x.flatten(0, 1).index_select(0, self.which))))
+        return F.cross_entropy(self.head(y), self.words)
+
+
+class TimedBlock(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(8, inputs), nn.GroupNorm(8, outputs)
+        self.conv1, self.conv2 = nn.Conv2d(inputs, outputs, 3, 1, 1), nn.Conv2d(outputs, outputs, 3, 1, 1)
+        self.time = nn.Linear(256, outputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, x, time):
+        y = self.conv1(F.silu(self.norm1(x))) + self.time(time)[:, :, None, None]
+        return self.shortcut(x) + self.conv2(F.silu(self.norm2(y)))
+
+
+class UNet(nn.Module):
+    def __init__(self, device, batch=64, channels=(64, 128, 256)):
+        super().__init__()
+        self.times = nn.Sequential(nn.Linear(64, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU())
+        self.stem = nn.Conv2d(3, channels[0], 3, 1, 1)
+        self.down = nn.ModuleList(TimedBlock(channels[max(i - 1, 0)], c) for i, c in enumerate(channels))
+        self.smaller = nn.ModuleList(nn.Conv2d(c, c, 3, 2, 1) for c in channels[:2])
+        self.middle = TimedBlock(channels[2], channels[2])
+        pairs = ((channels[2], channels[1]), (channels[1], channels[0]))
+        self.larger = nn.ModuleList(nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(a, b, 3, 1, 1)) for a, b in pairs)
+        self.up = nn.ModuleList(TimedBlock(2 * b, b) for _, b in pairs)
+        self.last = nn.Sequential(nn.GroupNorm(8, channels[0]), nn.SiLU(), nn.Conv2d(channels[0], 3, 3, 1, 1))
+        self.images, self.noise = (torch.randn(batch, 3, 32, 32, device=device) for _ in range(2))
+        self.waves = torch.randn(batch, 64, device=device)
+
+    def forward(self):
+        time, x, kept = self.times(self.waves), self.stem(self.images + self.noise), []
+        for i, block in enumerate(self.down):
+            x = block(x, time)
+            if i < 2:
+                kept.append(x)
+                x = self.smaller[i](x)
+        x = self.middle(x, time)
+        for larger, block in zip(self.larger, self.up):
+            x = block(torch.cat((kept.pop(), larger(x)), 1), time)
+        return F.mse_loss(self.last(x), self.noise)
+
+
+class ConvNextBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(width, width, 7, 1, 3, groups=width), nn.LayerNorm(width, 1e-6)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.scale = nn.Parameter(torch.full((width,), 1e-6))
+
+    def forward(self, x):
+        y = self.norm(self.conv(x).permute(0, 2, 3, 1))
+        return x + (self.down(F.gelu(self.up(y))) * self.scale).permute(0, 3, 1, 2)
+
+
+class NormOfPixels(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ConvNext(nn.Module):
+    def __init__(self, device, batch=128, widths=(96, 192, 384), classes=10):
+        super().__init__()
+        layers = []
+        for before, width in zip((3, *widths), widths):
+            smaller = nn.Conv2d(before, width, 2, 2)
+            layers += [smaller, NormOfPixels(width, 1e-6)] if before == 3 else [NormOfPixels(before, 1e-6), smaller]
+            layers += [ConvNextBlock(width), ConvNextBlock(width)]
+        self.layers = nn.Sequential(*layers)
+        self.norm, self.head = nn.LayerNorm(widths[2], 1e-6), nn.Linear(widths[2], classes)
+        self.images = torch.randn(batch, 3, 32, 32, device=device)
+        self.labels = torch.randint(classes, (batch,), device=device)
+
+    def forward(self):
+        return F.cross_entropy(self.head(self.norm(self.layers(self.images).mean((2, 3)))), self.labels)
+
+
+def bounded(inputs, outputs, kernel, stride=1, groups=1):
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU6())
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, before, channels, stride):
+        super().__init__()
+        wide = 6 * before
+        self.residual = stride == 1 and before == channels
+        down = nn.Sequential(nn.Conv2d(wide, channels, 1), nn.BatchNorm2d(channels))
+        self.layers = nn.Sequential(bounded(before, wide, 1), bounded(wide, wide, 3, stride, wide), down)
+
+    def forward(self, x):
+        y = self.layers(x)
+        return x + y if self.residual else y
+
+
+class MobileNet(nn.Module):
+    def __init__(self, device, batch=128, classes=10):
+        super().__init__()
+        blocks = ((16, 1), (24, 1), (24, 1), (32, 2), (32, 1), (64, 2), (64, 1), (96, 1))
+        befores = (32, *(channels for channels, _ in blocks))
+        inverted = (InvertedResidual(before, *block) for before, block in zip(befores, blocks))
+        self.layers = nn.Sequential(bounded(3, 32, 3), *inverted, bounded(96, 640, 1))
+        self.head = nn.Linear(640, classes)
+        self.images = torch.randn(batch, 3, 32, 32, device=device)
+        self.labels = torch.randint(classes, (batch,), device=device)
+
+    def forward(self):
+        return F.cross_entropy(self.head(self.layers(self.images).mean((2, 3))), self.labels)
+
+
+class WaveNet(nn.Module):
+    def __init__(self, device, batch=16, channels=64, length=1024, levels=256):
+        super().__init__()
+        self.sounds = nn.Embedding(levels, channels)
+        self.gates = nn.ModuleList(nn.Conv1d(channels, 2 * channels, 2, dilation=2**i) for i in range(10))
+        self.residuals = nn.ModuleList(nn.Conv1d(channels, channels, 1) for _ in range(10))
+        self.skips = nn.ModuleList(nn.Conv1d(channels, 2 * channels, 1) for _ in range(10))
+        self.last = nn.Sequential(nn.ReLU(), nn.Conv1d(2 * channels, 2 * channels, 1), nn.ReLU(), nn.Conv1d(2 * channels, levels, 1))
+        sound = torch.randint(levels, (batch, length + 1), device=device)
+        self.input, self.next = sound[:, :-1].contiguous(), sound[:, 1:].contiguous()
+
+    def forward(self):
+        x, sum_of = self.sounds(self.input).transpose(1, 2), 0
+        for i, (gate, residual, skip) in enumerate(zip(self.gates, self.residuals, self.skips)):
+            a, b = gate(F.pad(x, (2**i, 0))).chunk(2, 1)
+            y = torch.tanh(a) * torch.sigmoid(b)
+            x = x + residual(y)
+            sum_of = sum_of + skip(y)
+        return F.cross_entropy(self.last(sum_of), self.next)
+
+
+class NBeatsBlock(nn.Module):
+    def __init__(self, context, horizon, hidden):
+        super().__init__()
+        layers = []
+        for j in range(4):
+            layers += [nn.Linear(hidden if j else context, hidden), nn.ReLU()]
+        self.layers, self.back, self.ahead = nn.Sequential(*layers), nn.Linear(hidden, context), nn.Linear(hidden, horizon)
+
+    def forward(self, x):
+        y = self.layers(x)
+        return self.back(y), self.ahead(y)
+
+
+class NBeats(nn.Module):
+    def __init__(self, device, batch=1024, context=96, horizon=24, hidden=256):
+        super().__init__()
+        self.blocks = nn.ModuleList(NBeatsBlock(context, horizon, hidden) for _ in range(8))
+        self.series, self.targets = torch.randn(batch, context, device=device), torch.randn(batch, horizon, device=device)
+
+    def forward(self):
+        left, forecast = self.series, 0
+        for block in self.blocks:
+            back, ahead = block(left)
+            left, forecast = left - back, forecast + ahead
+        return F.l1_loss(forecast, self.targets)
+
+
+class DeepAr(nn.Module):
+    def __init__(self, device, batch=256, length=72, count=500, covariates=4, of_series=16, hidden=64):
+        super().__init__()
+        self.series = nn.Embedding(count, of_series)
+        self.layers = nn.LSTM(1 + covariates + of_series, hidden, num_layers=2, batch_first=True)
+        self.mean, self.deviation = nn.Linear(hidden, 1), nn.Linear(hidden, 1)
+        self.which = torch.randint(count, (batch,), device=device)
+        values = torch.randn(batch, length + 1, 1, device=device)
+        self.before, self.next = values[:, :-1].contiguous(), values[:, 1:].contiguous()
+        self.known = torch.randn(batch, length, covariates, device=device)
+
+    def forward(self):
+        series = self.series(self.which)[:, None].expand(-1, self.known.shape[1], -1)
+        y = self.layers(torch.cat((self.before, self.known, series), 2))[0]
+        mean, deviation = self.mean(y).float(), F.softplus(self.deviation(y).float()) + 1e-3
+        return (0.5 * ((self.next - mean) / deviation).square() + deviation.log()).mean()
+
+
+class Contrastive(nn.Module):
+    def __init__(self, device, batch=2048, width=256):
+        super().__init__()
+        self.sides = nn.ModuleList(nn.Sequential(nn.Linear(n, 1024), nn.GELU(), nn.Linear(1024, width)) for n in (512, 384))
+        self.inputs = [torch.randn(batch, n, device=device) for n in (512, 384)]
+        self.sharpness, self.same = nn.Parameter(torch.full((1,), 2.66)), torch.arange(batch, device=device)
+
+    def forward(self):
+        a, b = (F.normalize(side(x), dim=-1) for side, x in zip(self.sides, self.inputs))
+        scores = a @ b.T * self.sharpness.exp()
+        return 0.5 * (F.cross_entropy(scores, self.same) + F.cross_entropy(scores.T, self.same))
+
+
+class Graph(nn.Module):
+    def __init__(self, device, nodes=20_000, edges=120_000, sizes=(128, 128, 128, 40)):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:]))
+        self.x, self.drop = torch.randn(nodes, sizes[0], device=device), nn.Dropout(0.5)
+        self.source, self.target = (torch.randint(nodes, (edges,), device=device) for _ in range(2))
+        self.weights = torch.rand(edges, 1, device=device)
+        self.labels = torch.randint(sizes[-1], (nodes,), device=device)
+
+    def forward(self):
+        x = self.x
+        for i, layer in enumerate(self.layers):
+            if i > 0:
+                x = self.drop(torch.relu(x))
+            y = layer(x)
+            said = y.index_select(0, self.source) * self.weights
+            x = torch.zeros_like(y).index_add(0, self.target, said.to(y.dtype))
+        return F.cross_entropy(x, self.labels)
+
+
+class Points(nn.Module):
+    def __init__(self, device, batch=32, count=1024, sizes=(3, 64, 128, 1024), classes=40):
+        super().__init__()
+        layers = []
+        for a, b in zip(sizes, sizes[1:]):
+            layers += [nn.Conv1d(a, b, 1), nn.BatchNorm1d(b), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.last = nn.Sequential(nn.Linear(sizes[-1], 256), nn.ReLU(), nn.Dropout(0.3), nn.Linear(256, classes))
+        self.clouds = torch.randn(batch, 3, count, device=device)
+        self.labels = torch.randint(classes, (batch,), device=device)
+
+    def forward(self):
+        return F.cross_entropy(self.last(self.layers(self.clouds).amax(2)), self.labels)
+
+
+# Name to what makes the model on a device; it computes the loss of its batch.
+MODELS = {
+    "gpt of characters": lambda device: Gpt(device, vocabulary=65, context=256, width=384, layers=6, batch=64),
+    "gpt of words": lambda device: Gpt(device, vocabulary=50257, context=256, width=512, layers=4, batch=16),
+    "llama": Llama,
+    "translation": Translation,
+    "masked words": MaskedWords,
+    "vision transformer": VisionTransformer,
+    "resnet-18": ResNet,
+    "autoencoder": Autoencoder,
+    "u-net": UNet,
+    "convnext": ConvNext,
+    "mobilenet": MobileNet,
+    "temporal convolutions": TemporalConvolutions,
+    "wavenet": WaveNet,
+    "lstm": lambda device: Recurrent(device, nn.LSTM),
+    "gru": lambda device: Recurrent(device, nn.GRU),
+    "n-beats": NBeats,
+    "deepar": DeepAr,
+    "mlp": Mlp,
+    "two towers": TwoTowers,
+    "contrastive": Contrastive,
+    "graph": Graph,
+    "points": Points,
+}

@@ -1,0 +1,157 @@
+//! Models of series.
+
+use refrain::{Conv1dOptions, DType, Generator, Tensor};
+use refrain_nn::{Conv1d, Dropout, Embedding, Gru, Linear, Lstm, ParameterBuilder, Result};
+
+use crate::{Loss, added, ids};
+
+/// Causal convolutions along time, each looking twice as far back as the one before (Bai et al., 2018).
+pub fn temporal_convolutions(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (batch, inputs, channels, length, kernel) = (64, 16, 64, 256, 3);
+    let mut levels = Vec::new();
+    for i in 0..6 {
+        let dilation = 1 << i;
+        let options = Conv1dOptions { dilation, ..Conv1dOptions::default() };
+        let before = if i == 0 { inputs } else { channels };
+        levels.push((
+            Conv1d::new(&b.scope("levels").scope(i), before, channels, kernel, options)?,
+            (kernel - 1) * dilation,
+        ));
+    }
+    let drop = Dropout::new(0.1)?;
+    let head = Linear::new(&b.scope("head"), channels, 1)?;
+    let series = g.normal([batch, inputs, length], DType::F32)?;
+    let targets = g.normal([batch, 1], DType::F32)?;
+    Ok(Box::new(move |mode| {
+        let mut x = series.clone();
+        for (i, (conv, past)) in levels.iter().enumerate() {
+            let y = conv.forward(&x.pad(&[(0, 0), (0, 0), (*past, 0)], 0.0)?)?.relu()?;
+            let y = drop.forward(&y, mode)?;
+            x = if i == 0 { y } else { added(&x, &y)? };
+        }
+        let last = x.i((.., .., length - 1))?;
+        Ok(head.forward(&last)?.mse_loss(&targets)?)
+    }))
+}
+
+pub fn lstm(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let layers = Lstm::new(&b.scope("lstm"), 32, 128, 2)?;
+    forecaster(b, g, 128, move |x| Ok(layers.forward(x, None)?.0))
+}
+
+pub fn gru(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let layers = Gru::new(&b.scope("gru"), 32, 128, 2)?;
+    forecaster(b, g, 128, move |x| Ok(layers.forward(x, None)?.0))
+}
+
+/// A forecast of 24 steps from 96 steps of 32 series, by the last state of a recurrent layer.
+fn forecaster(
+    b: &ParameterBuilder,
+    g: &Generator,
+    hidden: usize,
+    layers: impl Fn(&Tensor) -> Result<Tensor> + 'static,
+) -> Result<Loss> {
+    let (batch, length, horizon) = (128, 96, 24);
+    let head = Linear::new(&b.scope("head"), hidden, horizon)?;
+    let series = g.normal([batch, length, 32], DType::F32)?;
+    let targets = g.normal([batch, horizon], DType::F32)?;
+    Ok(Box::new(move |_| {
+        let last = layers(&series)?.i((.., length - 1))?;
+        Ok(head.forward(&last)?.mse_loss(&targets)?)
+    }))
+}
+
+/// A waveform's next of 256 levels, by gated causal convolutions that look twice as far back each (van den Oord et al., 2016).
+pub fn wavenet(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (batch, channels, length, levels) = (16, 64, 1024, 256);
+    let point =
+        |b: &ParameterBuilder, inputs, outputs| Conv1d::new(b, inputs, outputs, 1, Conv1dOptions::default());
+    let sounds = Embedding::new(&b.scope("sounds"), levels, channels)?;
+    let mut layers = Vec::new();
+    for i in 0..10 {
+        let (b, dilation) = (b.scope("layers").scope(i), 1 << i);
+        let options = Conv1dOptions { dilation, ..Conv1dOptions::default() };
+        layers.push((
+            dilation,
+            Conv1d::new(&b.scope("gate"), channels, 2 * channels, 2, options)?,
+            point(&b.scope("residual"), channels, channels)?,
+            point(&b.scope("skip"), channels, 2 * channels)?,
+        ));
+    }
+    let last = [
+        point(&b.scope("last").scope(0), 2 * channels, 2 * channels)?,
+        point(&b.scope("last").scope(1), 2 * channels, levels)?,
+    ];
+    let sound = ids(g, levels, &[batch, length + 1])?;
+    let (input, next) = (sound.i((.., ..length))?.copy()?, sound.i((.., 1..))?.copy()?);
+    Ok(Box::new(move |_| {
+        let mut x = sounds.forward(&input)?.transpose(1, 2)?;
+        let mut sum: Option<Tensor> = None;
+        for (past, gate, residual, skip) in &layers {
+            let halves = gate.forward(&x.pad(&[(0, 0), (0, 0), (*past, 0)], 0.0)?)?.chunk(2, 1)?;
+            let y = halves[0].tanh()?.mul(&halves[1].sigmoid()?)?;
+            x = added(&x, &residual.forward(&y)?)?;
+            let y = skip.forward(&y)?;
+            sum = Some(match sum {
+                Some(sum) => sum.add(&y)?,
+                None => y,
+            });
+        }
+        let y = last[0].forward(&sum.expect("ten layers").relu()?)?.relu()?;
+        Ok(last[1].forward(&y)?.transpose(1, 2)?.cross_entropy(&next)?)
+    }))
+}
+
+/// Blocks of fully connected layers, each of which explains a part of what the ones before left (N-BEATS: Oreshkin et al., ICLR 2020).
+pub fn n_beats(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (batch, context, horizon, hidden) = (1024, 96, 24, 256);
+    let mut blocks = Vec::new();
+    for i in 0..8 {
+        let b = b.scope("blocks").scope(i);
+        let mut layers = Vec::new();
+        for j in 0..4 {
+            let inputs = if j == 0 { context } else { hidden };
+            layers.push(Linear::new(&b.scope("layers").scope(j), inputs, hidden)?);
+        }
+        let back = Linear::new(&b.scope("back"), hidden, context)?;
+        blocks.push((layers, back, Linear::new(&b.scope("ahead"), hidden, horizon)?));
+    }
+    let series = g.normal([batch, context], DType::F32)?;
+    let targets = g.normal([batch, horizon], DType::F32)?;
+    Ok(Box::new(move |_| {
+        let mut left = series.clone();
+        let mut forecast = targets.zeros_like()?;
+        for (layers, back, ahead) in &blocks {
+            let mut x = left.clone();
+            for layer in layers {
+                x = layer.forward(&x)?.relu()?;
+            }
+            let explained = back.forward(&x)?;
+            left = left.sub(&explained.to_dtype(left.dtype())?)?;
+            forecast = added(&forecast, &ahead.forward(&x)?)?;
+        }
+        Ok(forecast.sub(&targets)?.abs()?.mean(())?)
+    }))
+}
+
+/// The mean and the deviation of each next value of 500 series, by an LSTM (DeepAR: Salinas et al., 2020).
+pub fn deep_ar(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (batch, length, count, covariates, of_series, hidden) = (256, 72, 500, 4, 16, 64);
+    let series = Embedding::new(&b.scope("series"), count, of_series)?;
+    let layers = Lstm::new(&b.scope("lstm"), 1 + covariates + of_series, hidden, 2)?;
+    let mean = Linear::new(&b.scope("mean"), hidden, 1)?;
+    let deviation = Linear::new(&b.scope("deviation"), hidden, 1)?;
+    let which = ids(g, count, &[batch])?;
+    let values = g.normal([batch, length + 1, 1], DType::F32)?;
+    let known = g.normal([batch, length, covariates], DType::F32)?;
+    let (before, next) = (values.i((.., ..length))?.copy()?, values.i((.., 1..))?.copy()?);
+    Ok(Box::new(move |_| {
+        let series = series.forward(&which)?.unsqueeze(1)?.broadcast_to([batch, length, of_series])?;
+        let x = Tensor::concat(&[&before, &known, &series], 2)?;
+        let (y, _) = layers.forward(&x, None)?;
+        let mean = mean.forward(&y)?.to_dtype(DType::F32)?;
+        let deviation = deviation.forward(&y)?.to_dtype(DType::F32)?.softplus()?.add_scalar(1e-3)?;
+        let distance = next.sub(&mean)?.div(&deviation)?;
+        Ok(distance.square()?.mul_scalar(0.5)?.add(&deviation.log()?)?.mean(())?)
+    }))
+}

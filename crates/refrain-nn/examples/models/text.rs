@@ -1,0 +1,211 @@
+//! Models of text.
+
+use refrain::{Activation, CrossEntropyOptions, DType, Generator, Tensor};
+use refrain_nn::{
+    AttentionContext, AttentionOptions, CrossAttention, CrossAttentionOptions, Dropout, Embedding,
+    EncoderDropout, Init, LayerNorm, Linear, MultiHeadAttention, ParameterBuilder, Result, RmsNorm,
+    RotaryOptions, TransformerEncoderLayer, TransformerEncoderOptions,
+};
+
+use crate::{Loss, added, ids};
+
+pub struct Gpt {
+    pub vocabulary: usize,
+    pub context: usize,
+    pub width: usize,
+    pub layers: usize,
+    pub batch: usize,
+}
+
+/// A layer of a GPT or of a vision transformer, with heads of 64.
+pub fn encoder(
+    b: &ParameterBuilder,
+    width: usize,
+    causal: bool,
+    dropout: f64,
+) -> Result<TransformerEncoderLayer> {
+    let attention = AttentionOptions { causal, ..AttentionOptions::new(width, width / 64) };
+    let options = TransformerEncoderOptions {
+        norm_first: true,
+        activation: Activation::Gelu,
+        dropout: EncoderDropout::all(dropout),
+        ..TransformerEncoderOptions::new(attention, 4 * width)
+    };
+    TransformerEncoderLayer::new(b, &options)
+}
+
+/// Learned positions, GELU, biases, dropout of 0.1.
+pub fn gpt(b: &ParameterBuilder, g: &Generator, sizes: Gpt) -> Result<Loss> {
+    let Gpt { vocabulary, context, width, layers, batch } = sizes;
+    let tokens = Embedding::new(&b.scope("tokens"), vocabulary, width)?;
+    let places = Embedding::new(&b.scope("places"), context, width)?;
+    let drop = Dropout::new(0.1)?;
+    let layers = (0..layers)
+        .map(|i| encoder(&b.scope("layers").scope(i), width, true, 0.1))
+        .collect::<Result<Vec<_>>>()?;
+    let norm = LayerNorm::new(&b.scope("norm"), width, 1e-5)?;
+    let head = Linear::with_init(&b.scope("head"), width, vocabulary, Init::torch_linear(), None)?;
+    let text = ids(g, vocabulary, &[batch, context + 1])?;
+    let (input, next) = (text.i((.., ..context))?.copy()?, text.i((.., 1..))?.copy()?);
+    let positions = Tensor::arange(0.0, context as f64, 1.0, DType::I64, g.device())?;
+    Ok(Box::new(move |mode| {
+        let x = tokens.forward(&input)?.add(&places.forward(&positions)?)?;
+        let mut x = drop.forward(&x, mode)?;
+        for layer in &layers {
+            x = layer.forward(&x, mode)?;
+        }
+        Ok(head.forward(&norm.forward(&x)?)?.cross_entropy(&next)?)
+    }))
+}
+
+/// Rotary positions, RMS norm, gated feed-forward halves, no biases but those of the attention.
+pub fn llama(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (vocabulary, context, width, hidden, batch) = (32000, 512, 512, 1376, 8);
+    let linear = |b: &ParameterBuilder, inputs, outputs| {
+        Linear::with_init(b, inputs, outputs, Init::torch_linear(), None)
+    };
+    let options = AttentionOptions {
+        causal: true,
+        rotary: Some(RotaryOptions::new(context)),
+        ..AttentionOptions::new(width, width / 64)
+    };
+    let tokens = Embedding::new(&b.scope("tokens"), vocabulary, width)?;
+    let mut blocks = Vec::new();
+    for i in 0..4 {
+        let b = b.scope("blocks").scope(i);
+        blocks.push((
+            RmsNorm::new(&b.scope("norm1"), width, 1e-5)?,
+            MultiHeadAttention::new(&b.scope("attention"), &options)?,
+            RmsNorm::new(&b.scope("norm2"), width, 1e-5)?,
+            [linear(&b.scope("gate"), width, hidden)?, linear(&b.scope("up"), width, hidden)?],
+            linear(&b.scope("down"), hidden, width)?,
+        ));
+    }
+    let norm = RmsNorm::new(&b.scope("norm"), width, 1e-5)?;
+    let head = linear(&b.scope("head"), width, vocabulary)?;
+    let text = ids(g, vocabulary, &[batch, context + 1])?;
+    let (input, next) = (text.i((.., ..context))?.copy()?, text.i((.., 1..))?.copy()?);
+    Ok(Box::new(move |mode| {
+        let mut x = tokens.forward(&input)?;
+        for (norm1, attention, norm2, [gate, up], down) in &blocks {
+            x = added(&x, &attention.forward(&norm1.forward(&x)?, mode)?)?;
+            let y = norm2.forward(&x)?;
+            let y = gate.forward(&y)?.silu()?.mul(&up.forward(&y)?)?;
+            x = added(&x, &down.forward(&y)?)?;
+        }
+        Ok(head.forward(&norm.forward(&x)?)?.cross_entropy(&next)?)
+    }))
+}
+
+/// Which of `length` tokens belong to each of `batch` sequences, which have half of them and more: `[batch, 1, 1, length]`.
+fn padding(g: &Generator, batch: usize, length: usize) -> Result<Tensor> {
+    let lengths = g.randint(length as i64 / 2, length as i64 + 1, [batch])?;
+    Ok(lengths.sequence_mask(length)?.reshape([batch, 1, 1, length])?)
+}
+
+/// A layer of a decoder, which attends to its own tokens and to those of the encoder.
+struct DecoderLayer {
+    norms: [LayerNorm; 3],
+    attention: MultiHeadAttention,
+    cross: CrossAttention,
+    ffn: [Linear; 2],
+}
+
+/// Encoder and decoder, three layers each, for sentences of different lengths; label smoothing, dropout of 0.1.
+pub fn translation(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (vocabulary, length, width, batch) = (8000, 64, 256, 64);
+    let source = Embedding::new(&b.scope("source"), vocabulary, width)?;
+    let target = Embedding::new(&b.scope("target"), vocabulary, width)?;
+    let places = Embedding::new(&b.scope("places"), length, width)?;
+    let drop = Dropout::new(0.1)?;
+    let encoders = (0..3)
+        .map(|i| encoder(&b.scope("encoder").scope(i), width, false, 0.1))
+        .collect::<Result<Vec<_>>>()?;
+    let norm_of = |b: &ParameterBuilder, i: usize| LayerNorm::new(&b.scope("norms").scope(i), width, 1e-5);
+    let own = AttentionOptions { causal: true, ..AttentionOptions::new(width, width / 64) };
+    let mut decoders = Vec::new();
+    for i in 0..3 {
+        let b = b.scope("decoder").scope(i);
+        decoders.push(DecoderLayer {
+            norms: [norm_of(&b, 0)?, norm_of(&b, 1)?, norm_of(&b, 2)?],
+            attention: MultiHeadAttention::new(&b.scope("attention"), &own)?,
+            cross: CrossAttention::new(&b.scope("cross"), &CrossAttentionOptions::new(width, width / 64))?,
+            ffn: [
+                Linear::new(&b.scope("up"), width, 4 * width)?,
+                Linear::new(&b.scope("down"), 4 * width, width)?,
+            ],
+        });
+    }
+    let norms = [norm_of(&b.scope("encoder"), 0)?, norm_of(&b.scope("decoder"), 0)?];
+    let head = Linear::with_init(&b.scope("head"), width, vocabulary, Init::torch_linear(), None)?;
+    let sentences = ids(g, vocabulary, &[batch, length])?;
+    let mask = padding(g, batch, length)?;
+    let text = ids(g, vocabulary, &[batch, length + 1])?;
+    // What lies behind a sentence's end does not count.
+    let (input, next) = (text.i((.., ..length))?.copy()?, text.i((.., 1..))?.copy()?);
+    let behind = padding(g, batch, length)?.reshape([batch, length])?.logical_not()?;
+    let next = next.masked_fill(&behind, -1.0)?;
+    let positions = Tensor::arange(0.0, length as f64, 1.0, DType::I64, g.device())?;
+    Ok(Box::new(move |mode| {
+        let places = places.forward(&positions)?;
+        let mut memory = drop.forward(&source.forward(&sentences)?.add(&places)?, mode)?;
+        for layer in &encoders {
+            let context = AttentionContext { mask: Some(&mask), ..AttentionContext::default() };
+            memory = layer.forward_with(&memory, context, mode)?;
+        }
+        let memory = norms[0].forward(&memory)?;
+        let mut x = drop.forward(&target.forward(&input)?.add(&places)?, mode)?;
+        for DecoderLayer { norms, attention, cross, ffn: [up, down] } in &decoders {
+            let y = attention.forward(&norms[0].forward(&x)?, mode)?;
+            x = added(&x, &drop.forward(&y, mode)?)?;
+            let y = cross.forward(&norms[1].forward(&x)?, &memory, Some(&mask), mode)?;
+            x = added(&x, &drop.forward(&y, mode)?)?;
+            let y = drop.forward(&up.forward(&norms[2].forward(&x)?)?.relu()?, mode)?;
+            x = added(&x, &drop.forward(&down.forward(&y)?, mode)?)?;
+        }
+        let logits = head.forward(&norms[1].forward(&x)?)?;
+        let options = CrossEntropyOptions {
+            label_smoothing: 0.1,
+            ignore_index: Some(-1),
+            ..CrossEntropyOptions::default()
+        };
+        Ok(logits.cross_entropy_with(&next, &options)?)
+    }))
+}
+
+/// Guesses a seventh of the words of padded texts, as BERT does: post-norm, GELU, dropout of 0.1 also of the attention.
+pub fn masked_words(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (vocabulary, length, width, batch, guessed) = (30522, 128, 256, 32, 18);
+    let tokens = Embedding::new(&b.scope("tokens"), vocabulary, width)?;
+    let places = Embedding::new(&b.scope("places"), length, width)?;
+    let norm = LayerNorm::new(&b.scope("norm"), width, 1e-5)?;
+    let drop = Dropout::new(0.1)?;
+    let attention = AttentionOptions { dropout: 0.1, ..AttentionOptions::new(width, width / 64) };
+    let options = TransformerEncoderOptions {
+        activation: Activation::Gelu,
+        dropout: EncoderDropout { ffn_hidden: 0.0, ..EncoderDropout::all(0.1) },
+        ..TransformerEncoderOptions::new(attention, 4 * width)
+    };
+    let layers = (0..4)
+        .map(|i| TransformerEncoderLayer::new(&b.scope("layers").scope(i), &options))
+        .collect::<Result<Vec<_>>>()?;
+    let transform = Linear::new(&b.scope("transform"), width, width)?;
+    let last_norm = LayerNorm::new(&b.scope("last_norm"), width, 1e-5)?;
+    let head = Linear::new(&b.scope("head"), width, vocabulary)?;
+    let text = ids(g, vocabulary, &[batch, length])?;
+    let mask = padding(g, batch, length)?;
+    let which = ids(g, batch * length, &[batch * guessed])?;
+    let words = ids(g, vocabulary, &[batch * guessed])?;
+    let positions = Tensor::arange(0.0, length as f64, 1.0, DType::I64, g.device())?;
+    Ok(Box::new(move |mode| {
+        let x = tokens.forward(&text)?.add(&places.forward(&positions)?)?;
+        let mut x = drop.forward(&norm.forward(&x)?, mode)?;
+        for layer in &layers {
+            let context = AttentionContext { mask: Some(&mask), ..AttentionContext::default() };
+            x = layer.forward_with(&x, context, mode)?;
+        }
+        let chosen = x.flatten(0, 1)?.index_select(0, &which)?;
+        let y = last_norm.forward(&transform.forward(&chosen)?.gelu()?)?;
+        Ok(head.forward(&y)?.cross_entropy(&words)?)
+    }))
+}

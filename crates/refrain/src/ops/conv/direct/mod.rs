@@ -1,0 +1,13 @@
+//! Convolutions of groups of few channels, above all of each channel by itself (depthwise): as matrix products their factors would
+//! have almost no rows. Each result is summed over its window where the window lies.
+
+use super::places::Places;
+
+/// Channels of a group, of the images and of the results, at most. With more, products are faster.
+const MOST_CHANNELS: usize = 8;
+
+/// Whether groups have so few channels.
+pub(super) fn suits(places: &Places) -> bool {
+    let groups = places.groups;
+    places.images[1] / groups <= MOST_CHANNELS && places.out / groups <= MOST_CHANNELS
+}
