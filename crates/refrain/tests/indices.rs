@@ -8,11 +8,12 @@ use refrain::{DType, Device, DeviceKind, Error, Profile, Result, Simulator, Step
 type Indexed = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
 /// Each operation over a table of 5 x 3 and the ids of a 2 x 3 matrix.
-const OPERATIONS: [(&str, Indexed); 9] = [
+const OPERATIONS: [(&str, Indexed); 10] = [
     ("gather", |x, ids| x.gather(0, ids)),
     ("index_select", |x, ids| x.index_select(0, &ids.flatten(0, -1)?)),
     ("index_select, last axis", |x, ids| x.transpose(0, 1)?.index_select(-1, &ids.select(0, 1)?)),
     ("embedding", |x, ids| x.embedding(ids)),
+    ("index_add", |x, ids| x.index_add(0, &ids.select(0, 0)?, &x.narrow(0, 1, 3)?)),
     ("scatter_add", |x, ids| x.scatter_add(0, ids, &x.narrow(0, 1, 2)?)),
     ("windows", |x, ids| x.windows(&ids.flatten(0, -1)?, 1)),
     ("cross_entropy", |x, ids| x.transpose(0, 1)?.cross_entropy(&ids.select(0, 0)?)),
@@ -192,5 +193,6 @@ fn an_index_out_of_range_leaves_everything_as_it_is_on_the_cpu() {
     let dst = Tensor::full(2, 5.0, DType::F32, &device).unwrap();
     assert!(x.index_select_into(0, &bad, &dst).is_err());
     assert!(x.scatter_add_into(0, &bad, &dst, &x).is_err());
+    assert!(x.index_add_into(0, &bad, &dst, &x).is_err());
     assert_eq!((values(&dst), values(&x)), (vec![5.0; 2], vec![1.0, 2.0, 3.0]));
 }

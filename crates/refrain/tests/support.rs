@@ -197,6 +197,10 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
             };
             adam(AdamOptions::default(), buffers)
         }),
+        ("index_add", |d| {
+            let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
+            both(ones(d)?, |x| x.index_add(0, &ids, x))
+        }),
         ("sequence_mask", |d| Tensor::ones([2], d, &Device::cpu())?.sequence_mask(3).map(drop)),
         ("rmsprop", |d| {
             let ([p, g, v, a], b) = (flat(d)?, Tensor::ones([4], d, &Device::cpu())?);

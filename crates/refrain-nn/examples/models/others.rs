@@ -82,7 +82,7 @@ pub fn graph(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     let sizes = [features, hidden, hidden, classes];
     let mut layers = Vec::new();
     for (i, pair) in sizes.windows(2).enumerate() {
-        layers.push((Linear::new(&b.scope("layers").scope(i), pair[0], pair[1])?, pair[1]));
+        layers.push(Linear::new(&b.scope("layers").scope(i), pair[0], pair[1])?);
     }
     let drop = Dropout::new(0.5)?;
     let x = g.normal([nodes, features], DType::F32)?;
@@ -91,14 +91,13 @@ pub fn graph(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     let labels = ids(g, classes, &[nodes])?;
     Ok(Box::new(move |mode| {
         let mut x = x.clone();
-        for (i, (layer, outputs)) in layers.iter().enumerate() {
+        for (i, layer) in layers.iter().enumerate() {
             if i > 0 {
                 x = drop.forward(&x.relu()?, mode)?;
             }
             let y = layer.forward(&x)?;
             let said = y.index_select(0, &from)?.mul(&weights.to_dtype(y.dtype())?)?;
-            let to = to.unsqueeze(1)?.broadcast_to([edges, *outputs])?;
-            x = y.zeros_like()?.scatter_add(0, &to, &said)?;
+            x = y.zeros_like()?.index_add(0, &to, &said)?;
         }
         Ok(x.cross_entropy(&labels)?)
     }))

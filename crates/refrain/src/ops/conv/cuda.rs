@@ -1,6 +1,7 @@
 //! Convolutions on CUDA: products on tensor cores whose operands are gathered from the images where they lie.
 
 use super::channels_last::{Pixels, WeightPixels};
+use super::direct;
 use super::places::Places;
 use super::unfolded::{Unfolded, UnfoldedWeight};
 use super::weight_gradient::WeightGradient;
@@ -194,7 +195,7 @@ fn run(channels: usize, factors: DType) -> usize {
     (16 / factors.size()).min(1 << channels.trailing_zeros().min(3))
 }
 
-fn compute(factors: DType) -> DType {
+pub(super) fn compute(factors: DType) -> DType {
     if factors == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
@@ -307,6 +308,9 @@ impl Plan {
 }
 
 pub(super) fn workspace(op: &Convolution, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+    if direct::suits(&op.places) {
+        return Ok(0);
+    }
     if let Some(pixels) = Pixels::of(op) {
         return Ok(pixels.workspace());
     }
@@ -351,6 +355,9 @@ pub(super) fn pack_weights(
 pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> {
     if args.write_shape(0).numel() == 0 {
         return Ok(());
+    }
+    if direct::suits(&op.places) {
+        return direct::cuda::convolve(op, args);
     }
     if let Some(pixels) = Pixels::of(op) {
         return pixels.run(args);
@@ -432,6 +439,9 @@ impl Parts {
 }
 
 pub(super) fn gradient_workspace(op: &WeightGradient, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+    if direct::suits(&op.places) {
+        return Ok(direct::cuda::gradient_workspace(op));
+    }
     if let Some(pixels) = WeightPixels::of(op, gpu.mma()) {
         return Ok(pixels.workspace());
     }
@@ -443,6 +453,9 @@ pub(super) fn gradient_workspace(op: &WeightGradient, launch: &Launch<'_>, gpu: 
 }
 
 pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> Result<()> {
+    if direct::suits(&op.places) {
+        return direct::cuda::weight_gradient(op, args);
+    }
     if let Some(pixels) = WeightPixels::of(op, args.mma()) {
         return pixels.run(args);
     }

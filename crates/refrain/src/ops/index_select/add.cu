@@ -1,6 +1,6 @@
 // Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i,
-// in their order, plus y if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, far apart because
-// neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD; ROWS; SORTED,
+// in their order, plus base if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, far apart because
+// neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD; IN_PLACE, whether base is y; ROWS; SORTED,
 // whether the entries are sorted. If not, each block searches the index, which then has at most MOST entries.
 
 #define THREADS 256
@@ -82,12 +82,12 @@ DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum)
 // y[o, i, j] for the threads from `thread` on, in steps of `threads`, if it has few entries.
 DEVICE void add_few(const IndexAddArgs& p, i64 i, const entry* list, u32 entries, i64 thread, i64 threads) {
     const i64 width = p.width, columns = p.outer * width;
-    if (ADD && entries == 0) return;
+    if (ADD && IN_PLACE && entries == 0) return;
     for (i64 c = thread; c < columns; c += threads) {
         i64 o = c / width, j = c - o * width;
-        ELEMENT* to_y = p.y + (o * p.size + i) * width + j;
-        C sum = ADD ? to<C>(*to_y) : (C)0;
-        *to_y = from<ELEMENT>(total(p.x + o * p.count * width + j, list, entries, width, sum));
+        const i64 at = (o * p.size + i) * width + j;
+        const C sum = ADD ? to<C>(p.base[at]) : (C)0;
+        p.y[at] = from<ELEMENT>(total(p.x + o * p.count * width + j, list, entries, width, sum));
     }
 }
 
@@ -104,11 +104,11 @@ DEVICE void add_many(const IndexAddArgs& p, i64 i, const entry* list, u32 entrie
         partial[warp][lane] = sum;
         __syncthreads();
         if (warp == 0 && c < columns) {
-            ELEMENT* to_y = p.y + (o * p.size + i) * width + j;
-            sum = ADD ? to<C>(*to_y) : (C)0;
+            const i64 at = (o * p.size + i) * width + j;
+            sum = ADD ? to<C>(p.base[at]) : (C)0;
             #pragma unroll
             for (int w = 0; w < WARPS; w++) sum += partial[w][lane];
-            *to_y = from<ELEMENT>(sum);
+            p.y[at] = from<ELEMENT>(sum);
         }
         __syncthreads();
     }

@@ -54,6 +54,8 @@ params! {
         index: Pointer = "const ID*",
         sorted_keys: Pointer = "const u32*",
         sorted_entries: Pointer = "const u32*",
+        /// What is added to, which may be y.
+        base: Pointer = "const ELEMENT*",
         y: Pointer = "ELEMENT*",
         outer: i64,
         /// Of the axis in y.
@@ -106,7 +108,7 @@ pub(super) fn workspace(axis: usize, shape: &Shape, launch: &Launch<'_>) -> Resu
     Ok(sort(shape[axis], count)?.map_or(0, |sort| sort.workspace()))
 }
 
-pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
+pub(super) fn add(axis: usize, has_base: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     if to.numel() == 0 {
         return Ok(());
@@ -118,10 +120,14 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let sort = sort(size, count)?;
     let is_narrow = outer * width <= NARROW && size >= MANY_ROWS;
     let rows = if sort.is_some() && is_narrow { SHARED_ROWS } else { 1 };
+    let y = args.write(0);
+    let base = if has_base { args.read(2) } else { y };
+    let adds = args.accumulate(0) || has_base;
     let spec = KernelSpec::new(&ADD, "add")
         .dtype("ID", ids)
         .dtype("ELEMENT", args.write_dtype(0))
-        .flag("ADD", args.accumulate(0))
+        .flag("ADD", adds)
+        .flag("IN_PLACE", args.same_place(base, y))
         .int("ROWS", rows as i64)
         .flag("SORTED", sort.is_some());
     let faults = args.faults(Bounds::Axis);
@@ -143,7 +149,8 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         index: args.read(1),
         sorted_keys,
         sorted_entries,
-        y: args.write(0),
+        base,
+        y,
         outer: outer as i64,
         size: size as i64,
         count: count as i64,

@@ -80,17 +80,22 @@ impl Sorted {
     }
 }
 
-pub(super) fn add<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
+/// Adds on top of operand 2, if that is `base`, or of zeros.
+pub(super) fn add<I: Position>(axis: usize, base: bool, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     check(args, index, axis, to, "")?;
     let (size, count) = (to[axis], index.len());
     let inner: usize = to[axis + 1..].iter().product();
-    let accumulate = args.accumulate(0);
+    let accumulate = base || args.accumulate(0);
     let sorted = Sorted::new(index, size);
     with_float!(args, args.write_dtype(0), T, R => {
         let dy = args.read::<T>(0)?;
+        let original = if base && args.in_place(2).is_none() { Some(args.read::<T>(2)?) } else { None };
         parallel::pieces(args.write::<T>(0)?, inner, |i, row| {
             let (outer, entries) = (i / size, sorted.of(i % size));
+            if let Some(x) = original {
+                row.copy_from_slice(&x[i * inner..][..row.len()]);
+            }
             if entries.is_empty() {
                 if !accumulate {
                     row.fill(T::from_number(<R as Number>::ZERO));

@@ -1,11 +1,12 @@
-//! `index_select` picks whole slices along an axis; `embedding` picks rows of a table.
+//! `index_select` picks whole slices along an axis; `embedding` picks rows of a table; `index_add`, the adjoint, adds slices at
+//! indexed positions.
 
 mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
 
-use super::{Op, Spec, Specs, apply, apply_into};
+use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
@@ -22,11 +23,14 @@ struct IndexSelect {
     advice: &'static str,
 }
 
-/// The adjoint: adds slices of `dy` at indexed positions to zeros of `shape`. Operands: `dy`, `index`.
+/// The adjoint: adds slices of `source` at indexed positions to zeros of `shape`, or to `base`. Operands: `source`, `index` and, if
+/// there is one, `base`.
 #[derive(Clone, Debug)]
 struct IndexAdd {
+    name: &'static str,
     axis: usize,
     shape: Shape,
+    base: bool,
 }
 
 /// The shape with `axis` replaced by the axes of the index.
@@ -67,29 +71,41 @@ impl Op for IndexSelect {
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let (grad, index) = (g.grad()?.clone(), g.input(1)?);
         let shape = g.input_shape(0).clone();
-        g.emit(&[0], IndexAdd { axis: self.axis, shape }, &[&grad, &index])
+        let op = IndexAdd { name: IndexAdd::NAME, axis: self.axis, shape, base: false };
+        g.emit(&[0], op, &[&grad, &index])
     }
 }
 
 impl Op for IndexAdd {
     const NAME: &'static str = "index_select_backward";
 
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        x[0].require_float(Self::NAME)?;
-        require_positions(Self::NAME, "index", x[1])?;
+        x[0].require_float(self.name)?;
+        if self.base {
+            check_dtypes(self.name, x[2], x[0])?;
+        }
+        require_positions(self.name, "index", x[1])?;
+        check_places(self.name, x[1].shape(), self.shape[self.axis], || {
+            format!("axis {} of size 0", self.axis)
+        })?;
         let expected = replaced(&self.shape, self.axis, x[1].shape());
         if x[0].shape() != &expected {
-            return Err(Error::shapes(Self::NAME, x[0].shape(), &expected, "both must be equal"));
+            let hint = "a slice of the source for each entry of the index: both must be equal";
+            return Err(Error::shapes(self.name, x[0].shape(), &expected, hint));
         }
         Ok(Spec::new(&self.shape, x[0].dtype()).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_positions!(args, 1, index => host::add(self.axis, index, args))
+        with_positions!(args, 1, index => host::add(self.axis, self.base, index, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::add(self.axis, args)
+        cuda::add(self.axis, self.base, args)
     }
 
     fn can_fail(&self) -> bool {
@@ -101,7 +117,25 @@ impl Op for IndexAdd {
     }
 
     fn accumulates(&self, _: usize) -> bool {
-        true
+        !self.base
+    }
+
+    fn in_place(&self, _: usize, input: usize) -> bool {
+        self.base && input == 2
+    }
+
+    fn saves(&self, needs: &[bool]) -> Saves {
+        Saves::default().input_if(1, needs[0])
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let grad = g.grad()?.clone();
+        if g.needs(0) {
+            let index = g.input(1)?;
+            let op = IndexSelect { name: IndexSelect::NAME, axis: self.axis, advice: "" };
+            g.emit(&[0], op, &[&grad, &index])?;
+        }
+        if self.base { g.add(2, grad) } else { Ok(()) }
     }
 }
 
@@ -115,6 +149,17 @@ fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<IndexSelect> 
         ));
     }
     Ok(IndexSelect { name: OP, axis, advice: "" })
+}
+
+fn index_add(x: &Tensor, axis: isize, index: &Tensor) -> Result<IndexAdd> {
+    const OP: &str = "index_add";
+    let axis = resolve_axis(OP, axis, x.rank())?;
+    if index.rank() != 1 {
+        let message =
+            format!("the index has shape {}; it must have one dimension (see scatter_add)", index.shape());
+        return Err(Error::invalid(OP, message));
+    }
+    Ok(IndexAdd { name: OP, axis, shape: x.shape().clone(), base: true })
 }
 
 fn embedding(weight: &Tensor) -> Result<IndexSelect> {
@@ -169,6 +214,40 @@ impl Tensor {
     /// [`Tensor::index_select`] into the memory of `dst`.
     pub fn index_select_into(&self, axis: isize, index: &Tensor, dst: &Tensor) -> Result<()> {
         apply_into(index_select(self, axis, index)?, &[self, index], dst)
+    }
+
+    /// Adds slices to this tensor at indexed positions along an axis: slice `index[n]` of the result is that of this tensor plus
+    /// slice `n` of `source`, and others which the index names as often. `index` is `[N]` (i64 or i32); `source` has the shape
+    /// of this tensor with `N` as the size of the axis, and its dtype. For floats; [`Tensor::scatter_add`] also adds integers, and
+    /// element by element. A negative axis counts from the last one. In a graph net, this is what nodes hear from their neighbours.
+    ///
+    /// The order of the additions is always the same (on the CPU that of the index). f16 and bf16 are summed in f32.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not match, or an index is not in `0..size` of the axis. On the CPU the error names the first such index,
+    /// and nothing is written. On a GPU a later call on the device returns the error
+    /// ([`Device::synchronize`](crate::Device::synchronize)); the slice of such an index is ignored.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Tensor};
+    /// let device = Device::cpu();
+    /// let nodes = Tensor::zeros([3, 2], DType::F32, &device)?;
+    /// let messages = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2], &device)?;
+    /// let to = Tensor::from_slice(&[2i64, 0, 2], [3], &device)?;
+    /// let heard = nodes.index_add(0, &to, &messages)?;
+    /// assert_eq!(heard.to_vec::<f32>()?, [3.0, 4.0, 0.0, 0.0, 6.0, 8.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn index_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+        apply(index_add(self, axis, index)?, &[source, index, self])
+    }
+
+    /// [`Tensor::index_add`] into the memory of `dst` (which may be this tensor).
+    pub fn index_add_into(&self, axis: isize, index: &Tensor, source: &Tensor, dst: &Tensor) -> Result<()> {
+        let op = index_add(self, axis, index)?;
+        // Only this tensor may share memory with the result.
+        let apart = |t: &Tensor| if t.shares_storage(dst) { t.copy() } else { Ok(t.clone()) };
+        apply_into(op, &[&apart(source)?, &apart(index)?, self], dst)
     }
 
     /// Picks rows of this table `[entries, features]`. For ids (i64 or i32) of shape `[..]` the result is `[..,

@@ -1,4 +1,6 @@
-use crate::ops::testing::{assert_sums, devices, error_of, gradcheck, own_devices};
+use crate::ops::testing::{
+    assert_close, assert_sums, devices, error_of, gradcheck, leaf, own_devices, values,
+};
 use crate::{DType, Device, DeviceKind, Error, Tensor};
 
 fn range(shape: &[usize], device: &Device) -> Tensor {
@@ -212,5 +214,67 @@ fn rows_of_any_length_are_picked_from() {
             let for_each = index.broadcast_to([3, places.len()]).unwrap();
             assert_eq!(x.gather(1, &for_each).unwrap().to_vec::<f64>().unwrap(), picked, "{n}");
         }
+    }
+}
+
+#[test]
+fn slices_are_added_to_what_is_there_in_the_order_of_the_index() {
+    for device in devices() {
+        for (shape, axis) in [([5usize, 3, 4], 0isize), ([4, 5, 3], 1), ([3, 4, 5], -1), ([2, 5, 1], 1)] {
+            let names = [3i64, 0, 3, 4, 0, 3];
+            let index = Tensor::from_slice(&names, [6], &device).unwrap();
+            let at = axis.rem_euclid(3) as usize;
+            let mut of_source = shape;
+            of_source[at] = 6;
+            let (x, source) = (leaf(&shape, &device), leaf(&of_source, &device));
+            let strides = |shape: [usize; 3]| [shape[1] * shape[2], shape[2], 1];
+            let place = |i: usize, shape: [usize; 3]| strides(shape).map(|s| i / s);
+            let mut expected = values(&x);
+            for (i, v) in values(&source).into_iter().enumerate() {
+                let [a, b, c] = place(i, of_source);
+                let mut at_x = [a, b % of_source[1], c % of_source[2]];
+                at_x[at] = names[at_x[at]] as usize;
+                expected[at_x.iter().zip(strides(shape)).map(|(i, s)| i * s).sum::<usize>()] += v;
+            }
+            let y = x.index_add(axis, &index, &source).unwrap();
+            assert_close(&values(&y), &expected, 1e-12);
+            gradcheck(&[&x, &source], |t| t[0].index_add(axis, &index, &t[1])?.square()?.sum(()));
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let [x, source] = [&x, &source].map(|t| t.detach().to_dtype(dtype).unwrap());
+                let y = x.index_add(axis, &index, &source).unwrap();
+                assert_close(&values(&y), &expected, 0.05);
+                // In place, and the parts that nobody names stay as they are.
+                x.index_add_into(axis, &index, &source, &x).unwrap();
+                assert_eq!(values(&x), values(&y));
+            }
+        }
+        let many =
+            Tensor::from_slice(&(0..9000).map(|i| i * 7919 % 200).collect::<Vec<i64>>(), [9000], &device);
+        let source = Tensor::ones([9000, 3], DType::F32, &device).unwrap();
+        let y = Tensor::ones([200, 3], DType::F32, &device)
+            .unwrap()
+            .index_add(0, &many.unwrap(), &source)
+            .unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [46.0; 600]);
+    }
+}
+
+#[test]
+fn what_cannot_be_added_is_named() {
+    for device in own_devices() {
+        let x = Tensor::zeros([3, 2], DType::F32, &device).unwrap();
+        let index = |names: &[i64]| Tensor::from_slice(names, [names.len()], &device).unwrap();
+        let source = Tensor::ones([2, 2], DType::F32, &device).unwrap();
+        let e = error_of(&device, x.index_add(0, &index(&[0, 3]), &source));
+        assert!(e.to_string().contains("3"), "{e}");
+        let e = x.index_add(0, &index(&[0]), &source).unwrap_err();
+        assert!(matches!(e, Error::ShapeMismatch { op: "index_add", .. }), "{e}");
+        let e = x.index_add(0, &index(&[0, 1]), &source.to_dtype(DType::F64).unwrap()).unwrap_err();
+        assert!(matches!(e, Error::DTypeMismatch { op: "index_add", .. }), "{e}");
+        let e = x.index_add(2, &index(&[0, 1]), &source).unwrap_err();
+        assert!(e.to_string().starts_with("index_add"), "{e}");
+        let counts = Tensor::zeros([3, 2], DType::I64, &device).unwrap();
+        let e = counts.index_add(0, &index(&[0, 1]), &source.to_dtype(DType::I64).unwrap()).unwrap_err();
+        assert!(e.to_string().contains("index_add"), "{e}");
     }
 }

@@ -1,13 +1,15 @@
 //! Convolutions of groups of few channels, above all of each channel by itself (depthwise): as matrix products their factors would
 //! have almost no rows. Each result is summed over its window where the window lies.
 
+pub(super) mod cuda;
+
 use super::places::Places;
 
 /// Channels of a group, of the images and of the results, at most. With more, products are faster.
 const MOST_CHANNELS: usize = 8;
 
-/// Whether groups have so few channels.
+/// Whether groups have so few channels, and some.
 pub(super) fn suits(places: &Places) -> bool {
-    let groups = places.groups;
-    places.images[1] / groups <= MOST_CHANNELS && places.out / groups <= MOST_CHANNELS
+    let few = 1..=MOST_CHANNELS;
+    few.contains(&(places.images[1] / places.groups)) && few.contains(&(places.out / places.groups))
 }
