@@ -3,6 +3,7 @@
 use super::channels_last::{Pixels, WeightPixels};
 use super::direct;
 use super::places::Places;
+use super::pointwise::Pointwise;
 use super::unfolded::{Unfolded, UnfoldedWeight};
 use super::weight_gradient::WeightGradient;
 use super::{Convolution, Direction};
@@ -311,6 +312,9 @@ pub(super) fn workspace(op: &Convolution, launch: &Launch<'_>, gpu: &dyn Gpu) ->
     if direct::suits(&op.places) {
         return Ok(0);
     }
+    if let Some(pointwise) = Pointwise::of(op, launch) {
+        return pointwise.workspace(launch.op, gpu);
+    }
     if let Some(pixels) = Pixels::of(op) {
         return Ok(pixels.workspace());
     }
@@ -358,6 +362,9 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
     }
     if direct::suits(&op.places) {
         return direct::cuda::convolve(op, args);
+    }
+    if let Some(pointwise) = Pointwise::of(op, args.launch()) {
+        return pointwise.run(args);
     }
     if let Some(pixels) = Pixels::of(op) {
         return pixels.run(args);

@@ -10,6 +10,7 @@ mod host;
 mod options;
 mod padded;
 mod places;
+mod pointwise;
 #[cfg(test)]
 mod tests;
 mod unfolded;

@@ -33,8 +33,8 @@ const LEAST_WORK: usize = 1 << 28;
 /// The most numbers of the weight.
 const MOST_WEIGHTS: usize = 1 << 30;
 /// Bytes of a piece that a thread stores, and at whose multiples parts of the working memory begin.
-const PIECE_BYTES: usize = 16;
-const ALIGNMENT: usize = 256;
+pub(super) const PIECE_BYTES: usize = 16;
+pub(super) const ALIGNMENT: usize = 256;
 const THREADS: usize = 256;
 /// Pieces of a row that a thread lays out.
 const PIECES_OF_A_THREAD: usize = 4;
@@ -181,7 +181,12 @@ fn grid(threads: usize) -> Grid {
 }
 
 /// A matrix in the working memory, whose rows are `step` apart.
-fn rows_of(pointer: Pointer, dtype: DType, [rows, columns]: [usize; 2], step: usize) -> MatrixOperand {
+pub(super) fn rows_of(
+    pointer: Pointer,
+    dtype: DType,
+    [rows, columns]: [usize; 2],
+    step: usize,
+) -> MatrixOperand {
     let layout = Layout::contiguous(Shape::from([rows, step]));
     let whole = MatrixOperand::row_major(&View { pointer, layout: &layout, dtype }, rows, step);
     MatrixOperand { dense: [rows <= 1, true], col: usize::from(columns > 1), ..whole }
@@ -273,7 +278,7 @@ impl<'a> Unfolded<'a> {
 }
 
 /// Where so many bytes begin that lie at the end of the working memory, whose beginning is that of the products.
-fn behind_products(args: &CudaArgs<'_>, bytes: usize) -> usize {
+pub(super) fn behind_products(args: &CudaArgs<'_>, bytes: usize) -> usize {
     match args.runs() {
         true => args.workspace_bytes().saturating_sub(bytes) / ALIGNMENT * ALIGNMENT,
         false => 0,

@@ -80,6 +80,18 @@ fn even(size: usize, most: usize) -> usize {
     size.div_ceil(size.div_ceil(most).max(1))
 }
 
+/// Whether pixels of a source with such rows can be loaded in fours: a strip's first pixel is at a multiple of four from its window's
+/// padding, and the window is taken at once.
+fn in_vectors(
+    args: &CudaArgs<'_>,
+    (data, dtype, width): (Pointer, DType, usize),
+    (window, direction): (&Window, Direction),
+    (strip, taps): (usize, usize),
+) -> bool {
+    let in_step = direction == Direction::Forward || window.stride[1] == 1;
+    in_step && window.kernel[1] <= taps && is_aligned(args, data, dtype, width, strip)
+}
+
 /// Whether a strip of such rows, which begin at `data`, is loaded and stored at once.
 fn is_aligned(args: &CudaArgs<'_>, data: Pointer, dtype: DType, width: usize, strip: usize) -> bool {
     strip == STRIP && width.is_multiple_of(strip) && args.alignment(data).is_multiple_of(strip * dtype.size())
@@ -97,15 +109,18 @@ pub(in super::super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> R
         }
         Direction::Transposed => (STRIP.next_multiple_of(stride), stride),
     };
-    let (n, [_, (channels, [rows, width])]) = (op.places.images[0], op.sides());
+    let (n, [(_, [_, from]), (channels, [rows, width])]) = (op.places.images[0], op.sides());
     let blocks = (channels * rows * width.div_ceil(strip)).div_ceil(THREADS);
     let (y, dtype) = (args.write(0), args.write_dtype(0));
+    let source = (args.read(0), args.read_dtype(0), from);
+    let vectors = in_vectors(args, source, (window, op.direction), (strip, taps));
     let spec = spec(&CONVOLVE, "convolve_directly", (window, op.direction), (strip, taps), op.factors)
         .dtype("X_TYPE", args.read_dtype(0))
         .dtype("W_TYPE", args.read_dtype(1))
         .dtype("BIAS_TYPE", if op.bias { args.read_dtype(2) } else { dtype })
         .dtype("Y_TYPE", dtype)
         .flag("ADDS", args.accumulate(0))
+        .flag("VECTORS", vectors)
         .flag("ALIGNED", is_aligned(args, y, dtype, width, strip));
     let told = DirectConvolution {
         x: args.read(0),
@@ -161,6 +176,8 @@ pub(in super::super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs
     let Parts { taps: [down, across], tiles, splits, depth, weights, biases } = Parts::of(op);
     let (places, dy) = (&op.places, args.read(0));
     let aligned = is_aligned(args, dy, args.read_dtype(0), places.count[1], STRIP);
+    let source = (args.read(1), args.read_dtype(1), places.images[3]);
+    let vectors = in_vectors(args, source, (&places.window, Direction::Forward), (STRIP, across));
     let spec = spec(
         &GRADIENT,
         "weight_gradient_directly",
@@ -172,6 +189,7 @@ pub(in super::super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs
     .dtype("DY_TYPE", args.read_dtype(0))
     .int("TAPS_H", down as i64)
     .flag("BIAS", biases > 0)
+    .flag("VECTORS", vectors)
     .flag("ALIGNED", aligned);
     let told = DirectGradient {
         x: args.read(1),
