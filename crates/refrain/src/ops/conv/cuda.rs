@@ -318,7 +318,7 @@ pub(super) fn workspace(op: &Convolution, launch: &Launch<'_>, gpu: &dyn Gpu) ->
     if let Some(pixels) = Pixels::of(op) {
         return Ok(pixels.workspace());
     }
-    match Unfolded::of(op, launch) {
+    match Unfolded::of(op) {
         Some(unfolded) => unfolded.workspace(launch.op, gpu),
         None => Ok(Plan::of(op).weights(op.places.groups) * op.factors.size()),
     }
@@ -369,7 +369,7 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
     if let Some(pixels) = Pixels::of(op) {
         return pixels.run(args);
     }
-    if let Some(unfolded) = Unfolded::of(op, args.launch()) {
+    if let Some(unfolded) = Unfolded::of(op) {
         return unfolded.run(args);
     }
     check(args.op(), &op.places)?;

@@ -8,7 +8,6 @@ use super::{Convolution, Direction};
 use crate::device::cuda::{
     CudaArgs, Gpu, Grid, KernelSpec, MMA, MatrixOperand, Pointer, Product, Source, View, params,
 };
-use crate::device::{Launch, Mode};
 use crate::error::Result;
 use crate::kernels::products::cuda::{self as products, FORMS};
 use crate::tensor::{DType, Layout, Shape};
@@ -19,6 +18,8 @@ static COLUMNS: Source =
 static PLANES: Source = Source { name: "conv_planes", parts: &[MMA, FORMS, include_str!("planes.cu")] };
 static WEIGHT: Source = Source { name: "conv_weight", parts: &[include_str!("unfolded_weight.cu")] };
 
+/// The dtype of what is multiplied, and of the sums.
+const FACTORS: DType = DType::F32;
 /// The most bytes of a matrix of windows and its result, but those of at least one image; and the most of one image. In tests few
 /// images have several matrices.
 const MATRIX_BYTES: usize = if cfg!(test) { 16 << 20 } else { 128 << 20 };
@@ -90,7 +91,6 @@ struct Matrix {
     with_ones: bool,
     rows: usize,
     channels: usize,
-    factors: DType,
     precision: Precision,
 }
 
@@ -100,32 +100,31 @@ impl Matrix {
         let (window, images) = (op.places.window, op.places.images[0]);
         let [(from, _), (channels, size)] = op.sides();
         let has_phases = op.direction == Direction::Transposed && window.stride != [1, 1];
-        if op.places.groups != 1 || op.factors != DType::F32 || has_phases {
+        if op.places.groups != 1 || op.factors != FACTORS || has_phases {
             return None;
         }
         let sum = from * window.kernel[0] * window.kernel[1];
         let plane = size[0] * size[1];
         // The library is slow for sums that do not end with a piece.
-        let rows = (sum + usize::from(with_ones)).next_multiple_of(PIECE_BYTES / op.factors.size());
+        let rows = (sum + usize::from(with_ones)).next_multiple_of(PIECE_BYTES / FACTORS.size());
         let work = [sum, channels, plane].iter().try_fold(images, |work, &x| work.checked_mul(x))?;
-        let bytes = (rows + channels).checked_mul(plane)?.checked_mul(op.factors.size())?;
+        let bytes = (rows + channels).checked_mul(plane)?.checked_mul(FACTORS.size())?;
         let is_small = channels < least_channels || sum < LEAST_SUM || work < LEAST_WORK;
         if is_small || bytes > LARGEST_IMAGE || rows.checked_mul(channels)? > MOST_WEIGHTS {
             return None;
         }
         let parts = images.div_ceil((MATRIX_BYTES / bytes).max(1));
         let images = images.div_ceil(parts);
-        let (factors, precision) = (op.factors, op.precision);
-        Some(Matrix { images, plane, sum, with_ones, rows, channels, factors, precision })
+        Some(Matrix { images, plane, sum, with_ones, rows, channels, precision: op.precision })
     }
 
     /// Numbers of a row.
     fn step(&self) -> usize {
-        (self.images * self.plane).next_multiple_of(PIECE_BYTES / self.factors.size())
+        (self.images * self.plane).next_multiple_of(PIECE_BYTES / FACTORS.size())
     }
 
     fn bytes(&self) -> usize {
-        (self.rows * self.step() * self.factors.size()).next_multiple_of(ALIGNMENT)
+        (self.rows * self.step() * FACTORS.size()).next_multiple_of(ALIGNMENT)
     }
 
     /// Those of all images: of the first image each, and the matrix.
@@ -144,7 +143,7 @@ impl Matrix {
 
     /// Pixels that a thread moves between the images and rows of channels, if both begin at such addresses.
     fn pixels_at_once(&self, alignment: usize, dtype: DType) -> usize {
-        let most = PIECE_BYTES / self.factors.size().min(dtype.size());
+        let most = PIECE_BYTES / FACTORS.size().min(dtype.size());
         let fits = |&n: &usize| self.plane.is_multiple_of(n) && alignment.is_multiple_of(n * dtype.size());
         std::iter::successors(Some(most), |n| Some(n / 2)).find(fits).unwrap_or(1)
     }
@@ -159,7 +158,7 @@ impl Matrix {
         of: usize,
     ) -> Result<()> {
         let sizes = ConvSizes::of(&op.places, op.direction).of_images(self.images);
-        let pieces = self.step() * self.factors.size() / PIECE_BYTES;
+        let pieces = self.step() * FACTORS.size() / PIECE_BYTES;
         let parts = pieces.div_ceil(THREADS * PIECES_OF_A_THREAD).max(1);
         let spec = forms(&COLUMNS, "conv_columns", op)
             .dtype("X_TYPE", args.read_dtype(of))
@@ -207,33 +206,28 @@ pub(super) struct Unfolded<'a> {
     op: &'a Convolution,
     plan: Plan,
     matrix: Matrix,
-    /// The dtype of the products: f32 if something is added to them.
-    sums: DType,
 }
 
 impl<'a> Unfolded<'a> {
-    pub(super) fn of(op: &'a Convolution, launch: &Launch<'_>) -> Option<Unfolded<'a>> {
+    pub(super) fn of(op: &'a Convolution) -> Option<Unfolded<'a>> {
         let matrix = Matrix::of(op, LEAST_CHANNELS, false)?;
-        let (result, mode) = launch.writes.first()?;
-        let is_last = result.dtype == op.factors && !op.bias && *mode != Mode::Accumulate;
-        let sums = if is_last { op.factors } else { DType::F32 };
-        Some(Unfolded { op, plan: Plan::of(op), matrix, sums })
+        Some(Unfolded { op, plan: Plan::of(op), matrix })
     }
 
     /// Where the packed weight, the matrix and the products begin, and where they end.
     fn places(&self) -> [usize; 4] {
-        let weights = (self.plan.weights(1) * self.op.factors.size()).next_multiple_of(ALIGNMENT);
+        let weights = (self.plan.weights(1) * FACTORS.size()).next_multiple_of(ALIGNMENT);
         let matrix = weights + self.matrix.bytes();
-        let products = self.matrix.channels * self.matrix.step() * self.sums.size();
+        let products = self.matrix.channels * self.matrix.step() * FACTORS.size();
         [0, weights, matrix, matrix + products.next_multiple_of(ALIGNMENT)]
     }
 
     fn product(&self, matrix: &Matrix, first: usize) -> Product {
         let [weights, columns, products, _] = self.places().map(|at| Pointer::WORKSPACE.plus(first + at));
         let (m, n, k) = (matrix.channels, matrix.step(), matrix.rows);
-        let a = rows_of(weights, matrix.factors, [m, k], self.plan.columns);
-        let b = rows_of(columns, matrix.factors, [k, n], n);
-        product(matrix.precision, [m, n, k], (a, b), (products, self.sums))
+        let a = rows_of(weights, FACTORS, [m, k], self.plan.columns);
+        let b = rows_of(columns, FACTORS, [k, n], n);
+        product(matrix.precision, [m, n, k], (a, b), (products, FACTORS))
     }
 
     pub(super) fn workspace(&self, op: &'static str, gpu: &dyn Gpu) -> Result<usize> {
@@ -259,7 +253,7 @@ impl<'a> Unfolded<'a> {
             let y = args.write(0).plus(at * result);
             let alignment = args.alignment(y);
             let each = matrix.pixels_at_once(alignment, args.write_dtype(0));
-            let spec = planes(op, "conv_to_planes", self.sums, args.write_dtype(0), each)
+            let spec = planes(op, "conv_to_planes", FACTORS, args.write_dtype(0), each)
                 .dtype("BIAS_TYPE", if op.bias { args.read_dtype(2) } else { DType::F32 });
             let told = ConvPlanes {
                 x: products,
@@ -314,18 +308,18 @@ impl<'a> UnfoldedWeight<'a> {
 
     /// Where the rows of channels, the matrix and the sums begin, and where they end.
     fn places(&self) -> [usize; 4] {
-        let Matrix { channels, rows, factors, .. } = self.matrix;
-        let planes = (channels * self.matrix.step() * factors.size()).next_multiple_of(ALIGNMENT);
+        let Matrix { channels, rows, .. } = self.matrix;
+        let planes = (channels * self.matrix.step() * FACTORS.size()).next_multiple_of(ALIGNMENT);
         let sums = planes + self.matrix.bytes();
-        [0, planes, sums, sums + (channels * rows * DType::F32.size()).next_multiple_of(ALIGNMENT)]
+        [0, planes, sums, sums + (channels * rows * FACTORS.size()).next_multiple_of(ALIGNMENT)]
     }
 
     fn product(&self, matrix: &Matrix, is_first: bool, first: usize) -> Product {
         let [planes, columns, sums, _] = self.places().map(|at| Pointer::WORKSPACE.plus(first + at));
         let (m, n, k) = (matrix.channels, matrix.rows, matrix.step());
-        let a = rows_of(planes, matrix.factors, [m, k], k);
-        let b = rows_of(columns, matrix.factors, [n, k], k).t();
-        let product = product(matrix.precision, [m, n, k], (a, b), (sums, DType::F32));
+        let a = rows_of(planes, FACTORS, [m, k], k);
+        let b = rows_of(columns, FACTORS, [n, k], k).t();
+        let product = product(matrix.precision, [m, n, k], (a, b), (sums, FACTORS));
         Product { add: !is_first, ..product }
     }
 
@@ -348,7 +342,7 @@ impl<'a> UnfoldedWeight<'a> {
         for (at, matrix) in self.matrix.all(n) {
             let dy = args.read(0).plus(at * result);
             let each = matrix.pixels_at_once(args.alignment(dy), args.read_dtype(0));
-            let spec = planes(&self.windows, "conv_from_planes", args.read_dtype(0), op.factors, each)
+            let spec = planes(&self.windows, "conv_from_planes", args.read_dtype(0), FACTORS, each)
                 .dtype("BIAS_TYPE", DType::F32);
             let told = ConvPlanes {
                 x: dy,
