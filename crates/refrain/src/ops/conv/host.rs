@@ -1,4 +1,5 @@
 //! Convolutions on the CPU: a product for each image and group, with its windows packed from the image ([`Padded`]) or as a matrix.
+//! Groups of few channels are summed directly ([`Direct`]).
 //! In f16 or bf16, operands are rounded to that dtype and multiplied in f32, pairs of bf16 by the instruction for them, if the
 //! processor has it. Those go through the matrix, whose long sums may be split into parts, so the last bits of a convolution in
 //! bf16 may differ between processors with and without the instruction. They do not depend on the number of threads.
@@ -6,6 +7,7 @@
 use half::bf16;
 use rayon::prelude::*;
 
+use super::direct::host::Direct;
 use super::padded::Padded;
 use super::weight_gradient::WeightGradient;
 use super::windows::Windows;
@@ -69,6 +71,12 @@ macro_rules! with_factors {
 }
 
 pub(super) fn convolve(op: &Convolution, args: &HostArgs<'_>) -> Result<()> {
+    if let Some(direct) = Direct::of(&op.places, op.direction) {
+        return match op.factors {
+            DType::F64 => direct.convolve::<f64>(op, args),
+            _ => direct.convolve::<f32>(op, args),
+        };
+    }
     with_factors!(args, op.factors, |x, weight, product| Sums { op, x, weight, product }.write(args))
 }
 
@@ -238,7 +246,13 @@ fn turned(window: &Window) -> Option<Window> {
 }
 
 pub(super) fn weight_gradient(op: &WeightGradient, args: &HostArgs<'_>) -> Result<()> {
-    with_factors!(args, op.factors, |dy, x, product| gradient_in(op, args, dy, x, product))?;
+    match (Direct::of(&op.places, Direction::Forward), op.factors) {
+        (Some(direct), DType::F64) => direct.weight_gradient::<f64>(op, args)?,
+        (Some(direct), _) => direct.weight_gradient::<f32>(op, args)?,
+        (None, factors) => {
+            with_factors!(args, factors, |dy, x, product| gradient_in(op, args, dy, x, product))?;
+        }
+    }
     match op.factors {
         _ if op.bias.is_none() => Ok(()),
         DType::F64 => bias_gradient::<f64>(op, args),
@@ -260,8 +274,7 @@ fn gradient_in<E: Stored, R: Real>(
     let (depth, begin, zero) = (windows.depth(), windows.begin, E::from_number(R::ZERO));
     let padded = Padded::new(&windows).filter(|_| windows.overlap());
     let padded = padded.and_then(|padded| Some((padded, R::same(x)?, R::same(dy)?)));
-    // Each part sums its images in their order; their number depends on the shape alone.
-    let parts = n.clamp(1, MOST_PARTS);
+    let parts = parts_of(n);
     let keep = args.accumulate(0);
     output(args, 0, |dw: &mut [R]| {
         if dw.is_empty() {
@@ -308,19 +321,8 @@ fn gradient_in<E: Stored, R: Real>(
             }
         };
         parallel::for_each(true, sums.par_chunks_mut(each).enumerate(), piece);
-        let (all, others) = sums.split_at_mut(dw.len());
-        let others = &*others;
-        parallel::pieces(all, PIECE, |at, all| {
-            simd(
-                #[inline(always)]
-                || {
-                    for part in others.chunks_exact(places.groups * each) {
-                        all.iter_mut().zip(&part[at * PIECE..]).for_each(|(all, &sum)| *all += sum);
-                    }
-                },
-            );
-        });
-        let all = &*all;
+        add_parts(&mut sums, dw.len());
+        let all = &sums[..dw.len()];
         let [kernel_h, kernel_w] = places.window.kernel;
         // Where the sum of a row and an element of the windows lies.
         let strides = if padded.is_some() { [1, m] } else { [depth, 1] };
@@ -335,8 +337,30 @@ fn gradient_in<E: Stored, R: Real>(
     })
 }
 
+/// The parts of so many images, whose sums are added. Each part sums its images in their order. Their number depends on the shape
+/// alone.
+pub(super) fn parts_of(images: usize) -> usize {
+    images.clamp(1, MOST_PARTS)
+}
+
+/// Adds the sums of all parts, each of `len` numbers, to those of the first one.
+pub(super) fn add_parts<R: Real>(sums: &mut [R], len: usize) {
+    let (all, others) = sums.split_at_mut(len);
+    let others = &*others;
+    parallel::pieces(all, PIECE, |at, all| {
+        simd(
+            #[inline(always)]
+            || {
+                for part in others.chunks_exact(len) {
+                    all.iter_mut().zip(&part[at * PIECE..]).for_each(|(all, &sum)| *all += sum);
+                }
+            },
+        );
+    });
+}
+
 /// Whether no number is an infinity or NaN.
-fn all_finite<E: Stored, R: Real>(x: &[E]) -> bool {
+pub(super) fn all_finite<E: Stored, R: Real>(x: &[E]) -> bool {
     simd(
         #[inline(always)]
         || {

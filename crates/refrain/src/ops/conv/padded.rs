@@ -59,48 +59,60 @@ impl Padded {
 
     /// Where the element `[i, j]` of the first window of a channel lies. That of window `[row, column]` lies `row` times
     /// the columns of a phase plus `column` further.
-    fn place(&self, channel: usize, i: usize, j: usize) -> usize {
+    pub(super) fn place(&self, channel: usize, i: usize, j: usize) -> usize {
         let Padded { window: Window { stride, dilation, .. }, phases, phase: [rows, columns], .. } = *self;
         let at = [i * dilation[0], j * dilation[1]];
         let phase = at[0] % stride[0] * phases[1] + at[1] % stride[1];
         channel * self.channel() + phase * rows * columns + at[0] / stride[0] * columns + at[1] / stride[1]
     }
 
+    /// Columns of a phase, which is how far the windows of a row lie from those of the row before.
+    pub(super) fn step(&self) -> usize {
+        self.phase[1]
+    }
+
+    /// Memory for an image, all zeros.
+    pub(super) fn zeros<R: Real>(&self) -> Scratch<R> {
+        Scratch::filled(self.len(), R::ZERO)
+    }
+
     /// The image with its padding.
     pub(super) fn image<R: Real>(&self, x: &[R]) -> Scratch<R> {
+        let mut image = self.zeros();
+        self.write(x, &mut image);
+        image
+    }
+
+    /// Writes an image. The padding stays as it is.
+    pub(super) fn write<R: Real>(&self, x: &[R], image: &mut [R]) {
         let Padded { window, size: [height, width], phases, phase: [rows, columns], .. } = *self;
-        let ([top, left], [down, right]) = (window.padding, window.stride);
-        let mut image = Scratch::new(self.len());
+        let ([_, left], [down, right]) = (window.padding, window.stride);
         if x.is_empty() {
-            image.fill(R::ZERO);
-            return image;
+            return;
         }
-        let (channels, behind) = image.split_at_mut(self.channels * self.channel());
-        behind.fill(R::ZERO);
         // Columns behind the last window stay zeros, because no window reads them.
         let used = (self.count[1] - 1) * right + window.dilation[1] * (window.kernel[1] - 1) + 1;
         let there = width.min(used.saturating_sub(left));
-        for (channel, x) in channels.chunks_exact_mut(self.channel()).zip(x.chunks_exact(height * width)) {
-            channel.fill(R::ZERO);
-            for (i, x) in x.chunks_exact(width).enumerate() {
-                let i = i + top;
-                if i % down >= phases[0] || i / down >= rows {
-                    continue;
-                }
-                let line = (i % down * phases[1] * rows + i / down) * columns;
-                if right == 1 {
-                    channel[line + left..][..there].copy_from_slice(&x[..there]);
-                    continue;
-                }
-                for (j, &x) in x[..there].iter().enumerate() {
-                    let j = j + left;
-                    if j % right < phases[1] {
-                        channel[line + j % right * rows * columns + j / right] = x;
+        // The first pixel of a phase along an axis, and its place there.
+        let begin = |axis: usize, phase: usize| {
+            let (stride, padding) = (window.stride[axis], window.padding[axis]);
+            let first = (phase + stride - padding % stride) % stride;
+            (first, (first + padding) / stride)
+        };
+        for (channel, x) in image.chunks_exact_mut(self.channel()).zip(x.chunks_exact(height * width)) {
+            for (at, phase) in channel.chunks_exact_mut(rows * columns).enumerate() {
+                let (first_row, row) = begin(0, at / phases[1]);
+                let (first_column, column) = begin(1, at % phases[1]);
+                let lines = phase.chunks_exact_mut(columns).skip(row);
+                for (to, x) in lines.zip(x.chunks_exact(width).skip(first_row).step_by(down)) {
+                    let (to, x) = (&mut to[column..], &x[first_column.min(there)..there]);
+                    match right {
+                        1 => to[..x.len()].copy_from_slice(x),
+                        _ => to.iter_mut().zip(x.iter().step_by(right)).for_each(|(to, &x)| *to = x),
                     }
                 }
             }
         }
-        image
     }
 
     /// The places of the elements of the first window, in the order of [`Windows`].
@@ -266,7 +278,7 @@ impl Padded {
     }
 
     /// Copies one element of each window of each channel, from that of the first window on, with zeros between the rows of windows.
-    fn copy_used<R: Real>(&self, image: &[R], used: &mut [R]) {
+    pub(super) fn copy_used<R: Real>(&self, image: &[R], used: &mut [R]) {
         let ([rows, columns], step) = (self.count, self.phase[1]);
         used.fill(R::ZERO);
         for (channel, used) in used.chunks_exact_mut((rows - 1) * step + columns).enumerate() {

@@ -53,6 +53,15 @@ fn cases() -> Vec<([usize; 4], [usize; 4], Conv2dOptions)> {
         ([2, 4, 6, 5], [4, 1, 2, 3], options([1, 2], [0, 2], [1, 2], 4)),
         ([3, 5, 4, 4], [2, 5, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
         ([1, 1, 1, 1], [1, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+        // Groups of few channels: with strides, also above the kernel, and dilations; of several channels; with windows larger than
+        // the image, images of one pixel, and long series.
+        ([2, 4, 7, 6], [4, 1, 3, 3], options([2, 2], [1, 1], [1, 1], 4)),
+        ([1, 8, 7, 8], [8, 1, 3, 2], options([3, 2], [1, 1], [1, 2], 8)),
+        ([1, 8, 5, 7], [8, 1, 2, 1], options([3, 2], [1, 0], [1, 1], 8)),
+        ([2, 8, 5, 6], [12, 2, 2, 3], options([1, 1], [1, 1], [2, 1], 4)),
+        ([1, 8, 2, 3], [8, 1, 5, 4], options([1, 1], [2, 2], [1, 1], 8)),
+        ([2, 4, 1, 1], [4, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 4)),
+        ([2, 4, 1, 40], [4, 1, 1, 33], options([1, 1], [0, 16], [1, 1], 4)),
     ]
 }
 
@@ -217,7 +226,8 @@ fn direct_weight_gradient(x: &Tensor, dy: &Tensor, kernel: [usize; 2], o: &Conv2
 #[test]
 fn an_infinity_or_nan_in_an_image_reaches_only_elements_of_a_weights_gradient_whose_window_has_it() {
     let device = Device::cpu();
-    let sizes = [([2, 2, 5, 6], [3, 3]), ([1, 3, 6, 7], [2, 2]), ([1, 1, 7, 9], [3, 4])];
+    let sizes =
+        [([2, 2, 5, 6], [3, 3]), ([1, 3, 6, 7], [2, 2]), ([1, 1, 7, 9], [3, 4]), ([8, 2, 5, 6], [3, 3])];
     // Strides and dilations.
     let steps = [([1, 1], [1, 1]), ([2, 2], [1, 1]), ([1, 2], [1, 1]), ([1, 1], [2, 2]), ([1, 1], [2, 1])];
     let dtypes = [DType::F64, DType::F32, DType::BF16, DType::F16];
@@ -323,6 +333,15 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             // and rows of windows that end in a panel.
             ([8, 113, 6, 11], [65, 113, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
             ([9, 6, 40, 3], [4, 3, 3, 1], options([2, 1], [1, 0], [1, 1], 2)),
+            // Groups of few channels: more windows than all taps pass at a time, several channels, and many taps.
+            ([3, 6, 33, 70], [6, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 6)),
+            ([2, 8, 9, 11], [12, 2, 3, 3], options([2, 3], [1, 2], [1, 1], 4)),
+            ([2, 5, 4, 4], [5, 1, 7, 7], options([1, 1], [3, 3], [1, 1], 5)),
+            ([9, 1, 1, 700], [1, 1, 1, 65], options([1, 2], [0, 32], [1, 1], 1)),
+            // Rows of whole pieces, which a GPU loads at once; single pixels, which it multiplies where they lie.
+            ([3, 6, 7, 12], [6, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 6)),
+            ([2, 9, 6, 16], [6, 3, 3, 5], options([2, 2], [1, 2], [1, 1], 3)),
+            ([3, 34, 4, 8], [40, 34, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
         ];
         let settings = [
             (DType::F64, DType::F64, Precision::F32),
@@ -412,7 +431,12 @@ fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
 #[test]
 fn images_have_the_same_bits_on_one_thread_and_where_a_gradient_is_added_to_another() {
     for device in devices() {
-        for (n, o) in [(1, options([1, 1], [1, 1], [1, 1], 1)), (9, options([1, 1], [2, 1], [2, 1], 2))] {
+        for (n, o) in [
+            (1, options([1, 1], [1, 1], [1, 1], 1)),
+            (9, options([1, 1], [2, 1], [2, 1], 2)),
+            (9, options([1, 1], [1, 1], [1, 1], 40)),
+            (9, options([1, 1], [1, 1], [1, 1], 8)),
+        ] {
             let of = |shape: &[usize]| {
                 let t = tensor(shape, &device).to_dtype(DType::F32).unwrap();
                 t.set_requires_grad(true).unwrap();

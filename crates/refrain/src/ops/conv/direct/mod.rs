@@ -2,6 +2,7 @@
 //! have almost no rows. Each result is summed over its window where the window lies.
 
 pub(super) mod cuda;
+pub(super) mod host;
 
 use super::places::Places;
 
