@@ -386,8 +386,8 @@ class MobileNet(nn.Module):
     def __init__(self, device, batch=128, classes=10):
         super().__init__()
         blocks = ((16, 1), (24, 1), (24, 1), (32, 2), (32, 1), (64, 2), (64, 1), (96, 1))
-        befores = (32, *(channels for channels, _ in blocks))
-        inverted = (InvertedResidual(before, *block) for before, block in zip(befores, blocks))
+        sources = (32, *(channels for channels, _ in blocks))
+        inverted = (InvertedResidual(before, *block) for before, block in zip(sources, blocks))
         self.layers = nn.Sequential(bounded(3, 32, 3), *inverted, bounded(96, 640, 1))
         self.head = nn.Linear(640, classes)
         self.images = torch.randn(batch, 3, 32, 32, device=device)
