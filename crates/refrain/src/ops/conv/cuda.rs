@@ -309,7 +309,7 @@ impl Plan {
 }
 
 pub(super) fn workspace(op: &Convolution, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
-    if direct::suits(&op.places) {
+    if direct::cuda::suits(&op.places, op.direction) {
         return Ok(0);
     }
     if let Some(pointwise) = Pointwise::of(op, launch) {
@@ -360,7 +360,7 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
     if args.write_shape(0).numel() == 0 {
         return Ok(());
     }
-    if direct::suits(&op.places) {
+    if direct::cuda::suits(&op.places, op.direction) {
         return direct::cuda::convolve(op, args);
     }
     if let Some(pointwise) = Pointwise::of(op, args.launch()) {
@@ -446,7 +446,7 @@ impl Parts {
 }
 
 pub(super) fn gradient_workspace(op: &WeightGradient, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
-    if direct::suits(&op.places) {
+    if direct::cuda::suits(&op.places, Direction::Forward) {
         return Ok(direct::cuda::gradient_workspace(op));
     }
     if let Some(pixels) = WeightPixels::of(op, gpu.mma()) {
@@ -460,7 +460,7 @@ pub(super) fn gradient_workspace(op: &WeightGradient, launch: &Launch<'_>, gpu: 
 }
 
 pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> Result<()> {
-    if direct::suits(&op.places) {
+    if direct::cuda::suits(&op.places, Direction::Forward) {
         return direct::cuda::weight_gradient(op, args);
     }
     if let Some(pixels) = WeightPixels::of(op, args.mma()) {

@@ -1,5 +1,5 @@
-//! Convolutions of single pixels (1 x 1) on CUDA: the channels of an image are the rows of a matrix as they lie, so an image of the result is the
-//! product of the weight with it.
+//! Convolutions of single pixels (1 x 1) on CUDA: the channels of an image are the rows of a matrix as they lie, so an image of the
+//! result is the product of the weight with it.
 
 use super::Convolution;
 use super::cuda::{Plan, check, pack_weights};

@@ -62,6 +62,9 @@ fn cases() -> Vec<([usize; 4], [usize; 4], Conv2dOptions)> {
         ([1, 8, 2, 3], [8, 1, 5, 4], options([1, 1], [2, 2], [1, 1], 8)),
         ([2, 4, 1, 1], [4, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 4)),
         ([2, 4, 1, 40], [4, 1, 1, 33], options([1, 1], [0, 16], [1, 1], 4)),
+        // More channels, which are multiplied as matrices on every device.
+        ([1, 18, 5, 4], [10, 9, 2, 3], options([2, 1], [1, 1], [1, 1], 2)),
+        ([1, 9, 5, 6], [10, 9, 2, 2], options([2, 3], [1, 0], [2, 1], 1)),
     ]
 }
 
@@ -175,6 +178,24 @@ fn operands_that_repeat_an_element_are_read_as_their_copies() {
 }
 
 #[test]
+fn images_that_begin_anywhere_in_memory_are_read_as_their_copies() {
+    for device in devices() {
+        for (shape, weight, groups) in [([2, 4, 5, 12], [4, 1, 3, 3], 4), ([2, 12, 4, 8], [9, 12, 1, 1], 1)] {
+            let n = shape.iter().product::<usize>();
+            let weight = whole(&weight, 1, &device).to_dtype(DType::BF16).unwrap();
+            let padding = [weight.dims()[2] / 2; 2];
+            let o = options([1, 1], padding, [1, 1], groups);
+            for first in [0, 1, 2, 4] {
+                let memory = whole(&[n + first], 3, &device).to_dtype(DType::BF16).unwrap();
+                let x = memory.narrow(0, first, n).unwrap().view(shape).unwrap();
+                let y = x.conv2d(&weight, None, &o).unwrap();
+                assert_eq!(values(&y), values(&x.copy().unwrap().conv2d(&weight, None, &o).unwrap()));
+            }
+        }
+    }
+}
+
+#[test]
 fn nothing_comes_of_columns_that_no_window_has() {
     for device in devices() {
         let o = Conv2dOptions { stride: [1, 2], ..Conv2dOptions::default() };
@@ -226,8 +247,14 @@ fn direct_weight_gradient(x: &Tensor, dy: &Tensor, kernel: [usize; 2], o: &Conv2
 #[test]
 fn an_infinity_or_nan_in_an_image_reaches_only_elements_of_a_weights_gradient_whose_window_has_it() {
     let device = Device::cpu();
-    let sizes =
-        [([2, 2, 5, 6], [3, 3]), ([1, 3, 6, 7], [2, 2]), ([1, 1, 7, 9], [3, 4]), ([8, 2, 5, 6], [3, 3])];
+    let sizes = [
+        ([2, 2, 5, 6], [3, 3]),
+        ([1, 3, 6, 7], [2, 2]),
+        ([1, 1, 7, 9], [3, 4]),
+        ([8, 2, 5, 6], [3, 3]),
+        ([8, 2, 4, 4], [2, 2]),
+        ([8, 2, 3, 3], [1, 1]),
+    ];
     // Strides and dilations.
     let steps = [([1, 1], [1, 1]), ([2, 2], [1, 1]), ([1, 2], [1, 1]), ([1, 1], [2, 2]), ([1, 1], [2, 1])];
     let dtypes = [DType::F64, DType::F32, DType::BF16, DType::F16];
@@ -342,6 +369,12 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             ([3, 6, 7, 12], [6, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 6)),
             ([2, 9, 6, 16], [6, 3, 3, 5], options([2, 2], [1, 2], [1, 1], 3)),
             ([3, 34, 4, 8], [40, 34, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
+            // Taps far apart; parts of wide and of high windows; strides whose results have few taps, and one of too many for a strip.
+            ([2, 9, 1, 50], [9, 1, 1, 3], options([1, 1], [0, 16], [1, 16], 9)),
+            ([2, 3, 1, 60], [3, 1, 1, 11], options([1, 1], [0, 10], [1, 2], 3)),
+            ([2, 4, 10, 12], [4, 1, 9, 9], options([1, 1], [4, 4], [1, 1], 4)),
+            ([2, 3, 1, 30], [3, 1, 1, 7], options([1, 5], [0, 3], [1, 1], 3)),
+            ([1, 2, 1, 90], [2, 1, 1, 20], options([1, 12], [0, 0], [1, 1], 2)),
         ];
         let settings = [
             (DType::F64, DType::F64, Precision::F32),

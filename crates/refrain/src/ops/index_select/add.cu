@@ -1,7 +1,8 @@
-// Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i,
-// in their order, plus base if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, far apart because
-// neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD; IN_PLACE, whether base is y; ROWS; SORTED,
-// whether the entries are sorted. If not, each block searches the index, which then has at most MOST entries.
+// Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i, in their order,
+// plus base if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, far apart because
+// neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD;
+// IN_PLACE, whether base is y; ROWS; SORTED, whether the entries are sorted. If not, each block searches the index, which then has at
+// most MOST entries.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)

@@ -1,6 +1,5 @@
 //! `index_select` and its adjoint on CUDA.
 
-use super::IndexAdd;
 use crate::device::Launch;
 use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::Result;
@@ -96,16 +95,16 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
 }
 
 /// The sort of an index of `count` entries that names `size` positions, if it is worth it.
-fn sort(size: usize, count: usize) -> Result<Option<Sort>> {
+fn sort(op: &'static str, size: usize, count: usize) -> Result<Option<Sort>> {
     if count <= MOST && count.saturating_mul(size) <= LOOKS {
         return Ok(None);
     }
-    Sort::new(<IndexAdd as crate::ops::Op>::NAME, count, size).map(Some)
+    Sort::new(op, count, size).map(Some)
 }
 
 pub(super) fn workspace(axis: usize, shape: &Shape, launch: &Launch<'_>) -> Result<usize> {
     let count = launch.reads[1].layout.numel();
-    Ok(sort(shape[axis], count)?.map_or(0, |sort| sort.workspace()))
+    Ok(sort(launch.op, shape[axis], count)?.map_or(0, |sort| sort.workspace()))
 }
 
 pub(super) fn add(axis: usize, has_base: bool, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -117,7 +116,7 @@ pub(super) fn add(axis: usize, has_base: bool, args: &mut CudaArgs<'_>) -> Resul
     let outer: usize = to[..axis].iter().product();
     let width: usize = to[axis + 1..].iter().product();
     let ids = args.read_dtype(1);
-    let sort = sort(size, count)?;
+    let sort = sort(args.op(), size, count)?;
     let is_narrow = outer * width <= NARROW && size >= MANY_ROWS;
     let rows = if sort.is_some() && is_narrow { SHARED_ROWS } else { 1 };
     let y = args.write(0);

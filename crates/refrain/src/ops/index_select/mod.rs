@@ -217,9 +217,10 @@ impl Tensor {
     }
 
     /// Adds slices to this tensor at indexed positions along an axis: slice `index[n]` of the result is that of this tensor plus
-    /// slice `n` of `source`, and others which the index names as often. `index` is `[N]` (i64 or i32); `source` has the shape
-    /// of this tensor with `N` as the size of the axis, and its dtype. For floats; [`Tensor::scatter_add`] also adds integers, and
-    /// element by element. A negative axis counts from the last one. In a graph net, this is what nodes hear from their neighbours.
+    /// slice `n` of `source`. If the index names a slice several times, all of those are added. `index` is `[N]` (i64 or i32);
+    /// `source` has the shape of this tensor with `N` as the size of the axis, and its dtype. For floats; [`Tensor::scatter_add`] also
+    /// adds integers, and element by element. A negative axis counts from the last one. In a graph net, it sums the messages to each
+    /// node.
     ///
     /// The order of the additions is always the same (on the CPU that of the index). f16 and bf16 are summed in f32.
     ///

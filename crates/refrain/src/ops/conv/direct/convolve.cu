@@ -10,7 +10,8 @@ KERNEL(convolve_directly, DirectConvolution, p, __launch_bounds__(THREADS)) {
     const u32 line = at / strips, first = (at - line * strips) * STRIP, channel = line / rows, row = line - channel * rows;
     const u32 group = channel / (u32)s.to_channels, m = channel - group * (u32)s.to_channels, channels = (u32)s.from_channels;
     if (group >= (u32)s.groups) return;
-    const W_TYPE* weight = p.weight + (TRANSPOSED ? group * channels * (u32)s.to_channels + m : channel * channels) * (KERNEL_H * KERNEL_W);
+    const u32 pair = TRANSPOSED ? group * channels * (u32)s.to_channels + m : channel * channels;
+    const W_TYPE* weight = p.weight + (i64)pair * (KERNEL_H * KERNEL_W);
     const u32 weight_step = (TRANSPOSED ? (u32)s.to_channels : 1) * (KERNEL_H * KERNEL_W);
     const i64 plane = s.from[0] * s.from[1];
     const X_TYPE* x = p.x + (i64)(image * (u32)s.groups + group) * channels * plane;
@@ -40,7 +41,7 @@ KERNEL(convolve_directly, DirectConvolution, p, __launch_bounds__(THREADS)) {
         weight += weight_step;
     }
     const COMPUTE bias = p.bias ? to<COMPUTE>(reinterpret_cast<const BIAS_TYPE*>(p.bias)[channel]) : (COMPUTE)0;
-    Y_TYPE* y = p.y + ((i64)(image * (u32)s.groups * (u32)s.to_channels + channel) * rows + row) * width + first;
+    Y_TYPE* y = p.y + ((image * s.groups * s.to_channels + channel) * rows + row) * width + first;
 #if ALIGNED
     vec<Y_TYPE, STRIP> out;
     if (ADDS) out = load<STRIP>(y);

@@ -47,6 +47,19 @@ params! {
     }
 }
 
+/// Strides of a transposed convolution, at most: a strip of results has whole periods of them.
+const MOST_STRIDE: usize = TAPS;
+/// Steps of a window are below this, so that kernels count pixels in 32 bits.
+const LARGEST_STEP: usize = 1 << 24;
+
+/// Whether these kernels compute a convolution. Its weight's gradient is that of the forward direction.
+pub(in super::super) fn suits(places: &Places, direction: Direction) -> bool {
+    let Window { stride, padding, dilation, .. } = places.window;
+    let has_small_steps = [stride, padding, dilation].as_flattened().iter().all(|&step| step < LARGEST_STEP);
+    let has_short_periods = direction == Direction::Forward || stride[1] <= MOST_STRIDE;
+    super::suits(places) && has_small_steps && has_short_periods
+}
+
 /// The constants of window.cu.
 fn spec(
     source: &'static Source,
@@ -75,8 +88,8 @@ fn spec(
     spec
 }
 
-/// Parts of a size, as equal as can be, of up to `most`.
-fn even(size: usize, most: usize) -> usize {
+/// The size of parts of up to `most`, as equal as can be.
+fn part_size(size: usize, most: usize) -> usize {
     size.div_ceil(size.div_ceil(most).max(1))
 }
 
@@ -103,11 +116,11 @@ pub(in super::super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> R
     let stride = window.stride[1];
     // Whole periods of the elements of the window that reach a result.
     let (strip, taps) = match op.direction {
-        Direction::Forward => (STRIP, even(window.kernel[1], TAPS)),
+        Direction::Forward => (STRIP, part_size(window.kernel[1], TAPS)),
         Direction::Transposed if window.kernel[1] <= TAPS => {
             (STRIP.next_multiple_of(stride), window.kernel[1])
         }
-        Direction::Transposed => (STRIP.next_multiple_of(stride), stride),
+        Direction::Transposed => (STRIP.next_multiple_of(stride), TAPS / stride * stride),
     };
     let (n, [(_, [_, from]), (channels, [rows, width])]) = (op.places.images[0], op.sides());
     let blocks = (channels * rows * width.div_ceil(strip)).div_ceil(THREADS);
@@ -149,8 +162,8 @@ impl Parts {
     fn of(op: &WeightGradient) -> Parts {
         let Places { window, images: [n, channels, ..], count: [rows, columns], out, groups, .. } = op.places;
         let [height, width] = window.kernel;
-        let across = even(width, TAPS);
-        let down = even(height, MOST_SUMS / across);
+        let across = part_size(width, TAPS);
+        let down = part_size(height, MOST_SUMS / across);
         let tiles = width.div_ceil(across) * height.div_ceil(down);
         let pairs = out * (channels / groups);
         let strips = n * rows * columns.div_ceil(STRIP);

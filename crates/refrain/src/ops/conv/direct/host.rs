@@ -241,8 +241,9 @@ impl Direct {
         let mut totals = Scratch::filled(sums.len() * lanes, R::ZERO);
         for (x, dy) in planes {
             self.padded.write(x, &mut image);
-            // Zero times an infinity or NaN is NaN. Then windows of no use are replaced by zeros.
-            let finite = step == columns || all_finite::<R, R>(x);
+            // Zero times an infinity or NaN is NaN. Then windows of no use, and those behind the last one, are replaced by zeros.
+            let all_used = step == columns && all.is_multiple_of(lanes);
+            let finite = all_used || all_finite::<R, R>(x);
             if !finite && used.is_empty() {
                 used = Scratch::filled(spread.len(), R::ZERO);
             }

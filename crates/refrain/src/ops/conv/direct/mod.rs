@@ -1,5 +1,5 @@
 //! Convolutions of groups of few channels, above all of each channel by itself (depthwise): as matrix products their factors would
-//! have almost no rows. Each result is summed over its window where the window lies.
+//! have almost no rows. Each result is a sum over its window, without a matrix of windows.
 
 pub(super) mod cuda;
 pub(super) mod host;

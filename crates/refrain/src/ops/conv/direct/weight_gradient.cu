@@ -1,6 +1,7 @@
-// The gradient of the weight of a convolution of groups of few channels: a block sums TAPS_H x TAPS taps of one pair of channels over a part of
-// the strips of all images, and those of its first taps also the bias's gradient. `conv_sum_parts` adds the parts. Constants, beside those of window.cu:
-// X_TYPE, DY_TYPE, TAPS_H, BIAS, ALIGNED (whether the results of a strip can be loaded at once).
+// The gradient of the weight of a convolution of groups of few channels: a block sums TAPS_H x TAPS taps of one pair of channels over
+// a part of the strips of all images, and that of the first taps also the bias's gradient. `conv_sum_parts` adds the parts.
+// Constants, beside those of window.cu: X_TYPE, DY_TYPE, TAPS_H, BIAS, ALIGNED (whether the results of a strip can be loaded at
+// once).
 
 constexpr int SUMS = TAPS_H * TAPS, SLOTS = SUMS + BIAS, WARPS = THREADS / 32;
 
@@ -19,7 +20,7 @@ KERNEL(weight_gradient_directly, DirectGradient, p, __launch_bounds__(THREADS)) 
     for (int i = 0; i < SUMS; i++) sums[i / TAPS][i % TAPS] = 0;
     for (u32 at = begin + threadIdx.x; at < end; at += THREADS) {
         const u32 image = at / each, within = at - image * each, row = within / strips, first = (within - row * strips) * STRIP;
-        const DY_TYPE* from_dy = p.dy + ((i64)(image * (u32)(s.groups * s.to_channels) + out) * rows + row) * width + first;
+        const DY_TYPE* from_dy = p.dy + ((image * s.groups * s.to_channels + out) * rows + row) * width + first;
         COMPUTE dy[STRIP];
 #if ALIGNED
         const vec<DY_TYPE, STRIP> loaded = load<STRIP>(from_dy);
