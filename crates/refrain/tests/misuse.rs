@@ -325,7 +325,11 @@ const METHODS: &[Method] = methods! {
     "gather": |g, a, b, c| a.gather(g.axis, &b);
     "index_select": |g, a, b, c| a.index_select(g.axis, &ids(&b));
     "index_add": |g, a, b, c| a.index_add(g.axis, &ids(&b), &c);
-    "": |g, a, b, c| a.index_add_into(g.axis, &ids(&b), &c, &a);
+    "": |g, a, b, c| {
+        let n = a.size(g.axis).unwrap_or(1);
+        let first = Tensor::zeros(n, DType::I64, a.device()).unwrap();
+        a.index_add_into(g.axis, &first, &a, &a)
+    };
     "scatter_add": |g, a, b, c| a.scatter_add(g.axis, &ids(&b), &c);
     "": |g, a, b, c| a.scatter_add_into(g.axis, &ids(&b), &c, &a);
     "one_hot": |g, a, b, c| ids(&a).one_hot(g.n.min(9), g.dtype);
