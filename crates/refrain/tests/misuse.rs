@@ -327,7 +327,7 @@ const METHODS: &[Method] = methods! {
     "index_add": |g, a, b, c| a.index_add(g.axis, &ids(&b), &c);
     "": |g, a, b, c| {
         let n = a.size(g.axis).unwrap_or(1);
-        let first = Tensor::zeros(n, DType::I64, a.device()).unwrap();
+        let first = Tensor::zeros(n, DType::I64, a.device()).ok()?;
         a.index_add_into(g.axis, &first, &a, &a)
     };
     "scatter_add": |g, a, b, c| a.scatter_add(g.axis, &ids(&b), &c);

@@ -96,8 +96,11 @@ impl Padded {
         // The first pixel of a phase along an axis, and its place there.
         let begin = |axis: usize, phase: usize| {
             let (stride, padding) = (window.stride[axis], window.padding[axis]);
-            let first = (phase + stride - padding % stride) % stride;
-            (first, (first + padding) / stride)
+            let (whole, ahead) = (padding / stride, padding % stride);
+            match phase.checked_sub(ahead) {
+                Some(first) => (first, whole),
+                None => (stride - ahead + phase, whole + 1),
+            }
         };
         for (channel, x) in image.chunks_exact_mut(self.channel()).zip(x.chunks_exact(height * width)) {
             for (at, phase) in channel.chunks_exact_mut(rows * columns).enumerate() {
