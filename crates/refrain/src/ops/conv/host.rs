@@ -1,4 +1,4 @@
-//! Convolutions on the CPU: a product for each image and group, with its windows packed from the image ([`Padded`]) or as a matrix.
+//! Convolutions on the CPU: a product for each image and group, with its windows packed from the image ([`Phases`], [`PaddedGradient`]) or as a matrix.
 //! Groups of few channels are summed directly ([`Direct`]).
 //! In f16 or bf16, operands are rounded to that dtype and multiplied in f32, pairs of bf16 by the instruction for them, if the
 //! processor has it. Those go through the matrix, whose long sums may be split into parts, so the last bits of a convolution in
@@ -8,7 +8,8 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::direct::host::Direct;
-use super::padded::Padded;
+use super::padded_gradient::PaddedGradient;
+use super::phases::Phases;
 use super::weight_gradient::WeightGradient;
 use super::windows::Windows;
 use super::{Convolution, Direction};
@@ -100,37 +101,21 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
             Direction::Forward => Some(self.op.places.window),
             Direction::Transposed => turned(&self.op.places.window),
         };
+        let single = R::same(self.x).zip(R::same(self.weight));
+        let phases =
+            single.and_then(|single| Some((Phases::of(&self.op.places, self.op.direction)?, single)));
+        if let Some((phases, (x, weight))) = phases {
+            return output(args, 0, |y: &mut [R]| by_phases(&phases, x, weight, bias, keep, y));
+        }
         let windows = window.map(|window| Windows::new(window, from.0, from.1, to.1));
         let weights = windows.map(|windows| self.weights(&windows, [from.0, to.0]));
-        let padded = windows.and_then(|windows| {
-            let (x, weights) = (R::same(self.x)?, R::same(weights.as_deref()?)?);
-            let padded = Padded::new(&windows)?;
-            Some((padded, padded.places(&windows), x, weights))
-        });
         output(args, 0, |y: &mut [R]| {
             if y.is_empty() {
                 return;
             }
-            let images_and_groups = y.len() / (to.0 * plane);
             parallel::for_each(true, y.par_chunks_mut(to.0 * plane).enumerate(), |(at, y)| {
                 let group = at % groups;
                 let bias = bias.map(|bias| &bias[group * to.0..][..to.0]);
-                if let Some((padded, places, x, weights)) = &padded {
-                    let image = padded.image(&x[at * from.0 * from_plane..][..from.0 * from_plane]);
-                    let depth = places.len();
-                    let weights = Matrix::row_major(&weights[group * to.0 * depth..], to.0, depth);
-                    let few = images_and_groups < FEW_IMAGES && parallel::allowed();
-                    let block = if few { to.0.div_ceil(16).next_multiple_of(12) } else { to.0 };
-                    return parallel::for_each(
-                        few,
-                        y.par_chunks_mut(block * plane).enumerate(),
-                        |(at, y)| {
-                            let (first, rows) = (at * block, y.len() / plane);
-                            let bias = bias.map(|bias| &bias[first..]);
-                            padded.multiply(&image, places, weights.rows_from(first, rows), bias, keep, y);
-                        },
-                    );
-                }
                 let x = &self.x[at * from.0 * from_plane..][..from.0 * from_plane];
                 if let (Some(windows), Some(weights)) = (&windows, &weights) {
                     return self.by_windows(windows, weights, (x, group), (to, bias), keep, y);
@@ -235,6 +220,34 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
     }
 }
 
+/// Writes the results of all phases, or adds them.
+fn by_phases<R: Real>(phases: &Phases, x: &[R], weight: &[R], bias: Option<&[R]>, keep: bool, y: &mut [R]) {
+    if y.is_empty() {
+        return;
+    }
+    let (groups, [(from, size), (to, result)]) = (phases.groups, phases.sides);
+    let [from_plane, plane] = [size, result].map(|[height, width]| height * width);
+    let depth = phases.places.len();
+    let weights = phases.weights(weight);
+    let images_and_groups = y.len() / (to * plane);
+    let few = images_and_groups < FEW_IMAGES && parallel::allowed();
+    let at_once = if few { 1 } else { phases.images_at_once(images_and_groups) };
+    parallel::for_each(true, y.par_chunks_mut(at_once * to * plane).enumerate(), |(task, y)| {
+        let (first, n) = (task * at_once, y.len() / (to * plane));
+        let group = first % groups;
+        let bias = bias.map(|bias| &bias[group * to..][..to]);
+        let images = (first..first + n).map(|image| &x[image * from * from_plane..][..from * from_plane]);
+        let images = phases.padded.images(images);
+        let weights = Matrix::row_major(&weights[group * to * depth..], to, depth);
+        let block = if few { to.div_ceil(16).next_multiple_of(12) } else { n * to };
+        parallel::for_each(few, y.par_chunks_mut(block * plane).enumerate(), |(at, y)| {
+            let (first, rows) = (at * block, y.len() / (n * plane));
+            let bias = bias.map(|bias| &bias[first..]);
+            phases.multiply(&images, weights.rows_from(first, rows), bias, keep, y);
+        });
+    });
+}
+
 /// The windows of the convolution that a transposed one is, if its stride is 1 and its padding not too wide.
 fn turned(window: &Window) -> Option<Window> {
     let reach = [0, 1].map(|axis| window.dilation[axis] * (window.kernel[axis] - 1));
@@ -267,15 +280,20 @@ fn gradient_in<E: Stored, R: Real>(
     x: &[E],
     product: Product<'_, E, R>,
 ) -> Result<()> {
-    let places = &op.places;
+    let (places, keep) = (&op.places, args.accumulate(0));
+    let padded = R::same(x).zip(R::same(dy)).zip(PaddedGradient::of(places));
+    if let Some(((x, dy), padded)) = padded {
+        return output(args, 0, |dw: &mut [R]| {
+            if !dw.is_empty() {
+                padded.write(dy, x, keep, dw);
+            }
+        });
+    }
     let ([n, channels, height, width], [rows, columns]) = (places.images, places.count);
     let (m, from) = (places.out / places.groups, channels / places.groups);
     let windows = Windows::new(places.window, from, [height, width], places.count);
     let (depth, begin, zero) = (windows.depth(), windows.begin, E::from_number(R::ZERO));
-    let padded = Padded::new(&windows).filter(|_| windows.overlap());
-    let padded = padded.and_then(|padded| Some((padded, R::same(x)?, R::same(dy)?)));
     let parts = parts_of(n);
-    let keep = args.accumulate(0);
     output(args, 0, |dw: &mut [R]| {
         if dw.is_empty() {
             return;
@@ -293,13 +311,6 @@ fn gradient_in<E: Stored, R: Real>(
                 let at = (image * places.groups + group) * m * rows * columns;
                 at..at + m * rows * columns
             };
-            if let Some((padded, x, dy)) = padded {
-                for image in images {
-                    let x = &x[of_x(image)];
-                    padded.add_gradient(&padded.image(x), all_finite::<R, R>(x), &dy[of_dy(image)], m, sums);
-                }
-                return;
-            }
             let mut matrix = Scratch::new(windows.len());
             let mut turned = Scratch::filled(m * rows * begin, zero);
             for image in images {
@@ -324,13 +335,11 @@ fn gradient_in<E: Stored, R: Real>(
         add_parts(&mut sums, dw.len());
         let all = &sums[..dw.len()];
         let [kernel_h, kernel_w] = places.window.kernel;
-        // Where the sum of a row and an element of the windows lies.
-        let strides = if padded.is_some() { [1, m] } else { [depth, 1] };
         parallel::pieces(dw, depth, |row, dw| {
-            let all = &all[row / m * each + row % m * strides[0]..];
+            let all = &all[row / m * each + row % m * depth..];
             for (at, dw) in dw.iter_mut().enumerate() {
                 let (channel, i, j) = (at / kernel_w / kernel_h, at / kernel_w % kernel_h, at % kernel_w);
-                let sum = all[windows.place(channel, i, j) * strides[1]];
+                let sum = all[windows.place(channel, i, j)];
                 *dw = if keep { *dw + sum } else { sum };
             }
         });

@@ -10,6 +10,9 @@ mod direct;
 mod host;
 mod options;
 mod padded;
+mod padded_gradient;
+mod padded_product;
+mod phases;
 mod places;
 mod pointwise;
 #[cfg(test)]

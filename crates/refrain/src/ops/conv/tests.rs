@@ -360,6 +360,11 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             // and rows of windows that end in a panel.
             ([8, 113, 6, 11], [65, 113, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
             ([9, 6, 40, 3], [4, 3, 3, 1], options([2, 1], [1, 0], [1, 1], 2)),
+            // Small images, whose windows are packed side by side, and strides whose results have different taps or none.
+            ([33, 10, 6, 5], [12, 10, 3, 3], options([2, 2], [1, 1], [1, 1], 1)),
+            ([35, 9, 7, 8], [17, 9, 1, 1], options([2, 3], [0, 0], [1, 1], 1)),
+            // Planes narrower than the stride.
+            ([2, 9, 6, 1], [17, 9, 2, 1], options([1, 3], [2, 0], [2, 2], 1)),
             // Groups of few channels: more windows than all taps pass at a time, several channels, and many taps.
             ([3, 6, 33, 70], [6, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 6)),
             ([2, 8, 9, 11], [12, 2, 3, 3], options([2, 3], [1, 2], [1, 1], 4)),
@@ -435,6 +440,8 @@ fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
         ([27, 104, 12, 14], options([1, 1], [1, 1], [1, 1], 1)),
         ([27, 104, 24, 14], options([2, 1], [1, 2], [1, 2], 1)),
         ([59, 105, 7, 7], options([1, 1], [1, 2], [1, 2], 1)),
+        // On the CPU, tasks share the channels of this weight's gradient.
+        ([37, 147, 4, 5], options([1, 1], [1, 1], [1, 1], 1)),
     ];
     let settings = [
         (DType::F32, DType::F32, Precision::F32),
@@ -464,19 +471,20 @@ fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
 #[test]
 fn images_have_the_same_bits_on_one_thread_and_where_a_gradient_is_added_to_another() {
     for device in devices() {
-        for (n, o) in [
-            (1, options([1, 1], [1, 1], [1, 1], 1)),
-            (9, options([1, 1], [2, 1], [2, 1], 2)),
-            (9, options([1, 1], [1, 1], [1, 1], 40)),
-            (9, options([1, 1], [1, 1], [1, 1], 8)),
+        for (n, [height, width], o) in [
+            (1, [19, 23], options([1, 1], [1, 1], [1, 1], 1)),
+            (9, [19, 23], options([1, 1], [2, 1], [2, 1], 2)),
+            (9, [19, 23], options([1, 1], [1, 1], [1, 1], 40)),
+            (9, [19, 23], options([1, 1], [1, 1], [1, 1], 8)),
+            (35, [5, 6], options([1, 1], [1, 1], [1, 1], 1)),
         ] {
             let of = |shape: &[usize]| {
                 let t = tensor(shape, &device).to_dtype(DType::F32).unwrap();
                 t.set_requires_grad(true).unwrap();
                 t
             };
-            let (x, weight, bias) = (of(&[n, 40, 19, 23]), of(&[40, 40 / o.groups, 3, 3]), of(&[40]));
-            let dy = of(&[n, 40, 19, 23]).detach();
+            let (x, weight, bias) = (of(&[n, 40, height, width]), of(&[40, 40 / o.groups, 3, 3]), of(&[40]));
+            let dy = of(&[n, 40, height, width]).detach();
             let bits = |t: &Tensor| t.detach().to_vec::<f32>().unwrap();
             let run = |adds: bool| {
                 [&x, &weight, &bias].iter().for_each(|t| t.zero_grad().unwrap());

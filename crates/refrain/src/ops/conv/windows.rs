@@ -36,11 +36,6 @@ impl Windows {
         Windows { window, channels, size, count, begin: if suits { begin } else { columns }, width }
     }
 
-    /// Whether windows overlap in memory.
-    pub(super) fn overlap(&self) -> bool {
-        self.width.is_some()
-    }
-
     /// The numbers of a window.
     pub(super) fn depth(&self) -> usize {
         self.channels * self.window.kernel[0] * self.window.kernel[1]

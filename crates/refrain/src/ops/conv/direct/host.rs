@@ -1,16 +1,12 @@
 //! Convolutions of groups of few channels on the CPU.
 //!
-//! An image is copied with its padding ([`Padded`]). There neighbouring windows lie side by side, and those of a row after those
+//! An image is copied with its padding ([`Padded`](crate::ops::conv::padded::Padded)). There neighbouring windows lie side by side, and those of a row after those
 //! of the row before. So one element of all windows is a single run of memory. The sums of all windows are these runs, each
 //! times its weight, and stay in registers while the elements of the window (taps) pass. A weight's gradient is the dot products
 //! of the same runs with `dy`. Between two rows, a few windows are of no use, and their sums are dropped.
-//!
-//! In a transposed convolution of stride `s`, results `s` apart have the same taps. They are a phase, whose sums are runs of the
-//! source.
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
-use smallvec::SmallVec;
 
 use super::suits;
 use crate::device::HostArgs;
@@ -21,12 +17,10 @@ use crate::device::cpu::simd::arch;
 use crate::device::cpu::widen::{Widened, output};
 use crate::error::Result;
 use crate::kernels::products::host::pack::panel_width;
-use crate::kernels::window::Window;
 use crate::ops::conv::host::{add_parts, all_finite, parts_of};
-use crate::ops::conv::padded::Padded;
+use crate::ops::conv::phases::{Phase, Phases, write_row};
 use crate::ops::conv::places::Places;
 use crate::ops::conv::weight_gradient::WeightGradient;
-use crate::ops::conv::windows::Windows;
 use crate::ops::conv::{Convolution, Direction};
 
 /// Images times groups, at least. With fewer, other kernels share the rows of an image between threads.
@@ -36,124 +30,20 @@ const TASK: usize = 1 << 13;
 /// Windows that all taps pass before the next ones, at most. Their numbers stay in the L1 cache.
 const SPAN: usize = 1 << 11;
 
-/// Results `first + stride * [row, column]` of a channel, which have the same taps.
-struct Phase {
-    first: [usize; 2],
-    count: [usize; 2],
-    /// How many taps there are.
-    taps: usize,
-}
-
-impl Phase {
-    /// The windows, with those of no use between the rows. The rows begin `step` windows apart.
-    fn windows(&self, step: usize) -> usize {
-        (self.count[0] - 1) * step + self.count[1]
-    }
-}
-
 /// How each channel of the result is summed.
-pub(in crate::ops::conv) struct Direct {
-    padded: Padded,
-    groups: usize,
-    /// Channels of a group, and the height and width: of the source and of the result.
-    sides: [(usize, [usize; 2]); 2],
-    /// Steps between the results of a phase.
-    stride: [usize; 2],
-    phases: SmallVec<[Phase; 4]>,
-    /// Where a tap of the first window of its phase lies in the padded source.
-    places: Scratch<usize>,
-    /// Where the weight of a tap for the first result channel lies, among the weights of the group.
-    of_weight: Scratch<usize>,
-    /// From the weight of a result channel to that of the next one.
-    channel_step: usize,
-}
+pub(in crate::ops::conv) struct Direct(Phases);
 
 impl Direct {
     /// `None` if other kernels are faster.
     pub(in crate::ops::conv) fn of(places: &Places, direction: Direction) -> Option<Direct> {
-        let Places { images: [n, channels, height, width], count, out, groups, .. } = *places;
-        let images = (channels / groups, [height, width]);
-        let results = (out / groups, count);
-        if !suits(places) || n.saturating_mul(groups) < FEWEST_PLANES {
+        if !suits(places) || places.images[0].saturating_mul(places.groups) < FEWEST_PLANES {
             return None;
         }
-        let direct = match direction {
-            Direction::Forward => Direct::forward(places.window, [images, results], groups)?,
-            Direction::Transposed => Direct::transposed(places.window, [results, images], groups)?,
-        };
+        let phases = Phases::of(places, direction)?;
         // Much padding beside few columns has almost only windows of no use.
         let few =
-            |phase: &Phase| phase.windows(direct.padded.step()) <= 4 * phase.count[0] * phase.count[1] + 64;
-        direct.phases.iter().all(few).then_some(direct)
-    }
-
-    fn forward(window: Window, sides: [(usize, [usize; 2]); 2], groups: usize) -> Option<Direct> {
-        let [(channels, size), (_, count)] = sides;
-        let padded = Padded::new(&Windows::new(window, channels, size, count))?;
-        let [height, width] = window.kernel;
-        let depth = channels * height * width;
-        let taps = (0..depth).map(|at| padded.place(at / width / height, at / width % height, at % width));
-        Some(Direct {
-            padded,
-            groups,
-            sides,
-            stride: [1, 1],
-            phases: SmallVec::from_iter([Phase { first: [0, 0], count, taps: depth }]),
-            places: Scratch::collect(depth, taps),
-            of_weight: Scratch::collect(depth, 0..depth),
-            channel_step: depth,
-        })
-    }
-
-    /// Result `i` along an axis has the pixels `(i + padding - k dilation) / stride` of the source for those taps `k` for which
-    /// this is a whole number.
-    fn transposed(window: Window, sides: [(usize, [usize; 2]); 2], groups: usize) -> Option<Direct> {
-        let ([(from, source), (to, size)], Window { kernel, stride, padding, dilation }) = (sides, window);
-        if size.contains(&0) {
-            return None;
-        }
-        // Zeros before the source, and the pixels with them that results have.
-        let lead = [0, 1].map(|axis| {
-            let reach = dilation[axis] * (kernel[axis] - 1) / stride[axis];
-            reach.saturating_sub(padding[axis] / stride[axis])
-        });
-        let used = [0, 1].map(|axis| lead[axis] + (padding[axis] + size[axis] - 1) / stride[axis] + 1);
-        // A wide dilation has almost only zeros.
-        let [plane, source_plane, results, kernel_len] =
-            [used, source, size, kernel].map(|[height, width]| height.saturating_mul(width));
-        if plane > source_plane + results.saturating_mul(kernel_len) {
-            return None;
-        }
-        // Each pixel is a window.
-        let pixels = Window { kernel: [1, 1], stride: [1, 1], padding: lead, dilation: [1, 1] };
-        let padded = Padded::new(&Windows::new(pixels, from, source, used))?;
-        let depth = from * kernel[0] * kernel[1];
-        // There are fewer taps if results are fewer than the stride.
-        let (mut places, mut of_weight) = (Scratch::filled(depth, 0), Scratch::filled(depth, 0));
-        let (mut phases, mut taps) = (SmallVec::new(), 0);
-        let firsts = [0, 1].map(|axis| stride[axis].min(size[axis]));
-        for first in (0..firsts[0]).flat_map(|i| (0..firsts[1]).map(move |j| [i, j])) {
-            // The place of a tap along an axis.
-            let place = |axis: usize, k: usize| {
-                let (at, back) = (first[axis] + padding[axis], k * dilation[axis]);
-                let is_whole = at % stride[axis] == back % stride[axis];
-                is_whole.then(|| lead[axis] + at / stride[axis] - back / stride[axis])
-            };
-            let begin = taps;
-            for channel in 0..from {
-                for (i, row) in (0..kernel[0]).filter_map(|i| Some((i, place(0, i)?))) {
-                    for (j, column) in (0..kernel[1]).filter_map(|j| Some((j, place(1, j)?))) {
-                        places[taps] = padded.place(channel, row, column);
-                        of_weight[taps] = (channel * to * kernel[0] + i) * kernel[1] + j;
-                        taps += 1;
-                    }
-                }
-            }
-            let count = [0, 1].map(|axis| (size[axis] - first[axis]).div_ceil(stride[axis]));
-            phases.push(Phase { first, count, taps: taps - begin });
-        }
-        let channel_step = kernel[0] * kernel[1];
-        Some(Direct { padded, groups, sides, stride, phases, places, of_weight, channel_step })
+            |phase: &Phase| phase.windows(phases.padded.step()) <= 4 * phase.count[0] * phase.count[1] + 64;
+        phases.phases.iter().all(few).then_some(Direct(phases))
     }
 
     pub(in crate::ops::conv) fn convolve<R: Real>(
@@ -165,38 +55,27 @@ impl Direct {
         let weight = Widened::<R>::rounded(args, 1, op.factors)?;
         let bias = if op.bias { Some(Widened::<R>::operand(args, 2)?) } else { None };
         let (x, bias, keep) = (x.get(), bias.as_ref().map(Widened::get), args.accumulate(0));
-        let weights = self.weights(weight.get());
-        let [from, to] = self.sides.map(|(channels, [height, width])| channels * height * width);
-        let (channels, [height, width]) = self.sides[1];
+        let weights = self.0.weights(weight.get());
+        let [from, to] = self.0.sides.map(|(channels, [height, width])| channels * height * width);
+        let (channels, [height, width]) = self.0.sides[1];
         output(args, 0, |y: &mut [R]| {
             let planes = (TASK / to.max(1)).max(1);
             parallel::for_each(true, y.par_chunks_mut((planes * to).max(1)).enumerate(), |(task, y)| {
-                let mut image = self.padded.zeros();
+                let mut image = self.0.padded.zeros();
                 let mut sums = Scratch::new(SPAN);
                 for (at, y) in y.chunks_exact_mut(to).enumerate() {
                     let at = task * planes + at;
-                    self.padded.write(&x[at * from..][..from], &mut image);
+                    self.0.padded.write(&x[at * from..][..from], &mut image);
                     for (channel, y) in y.chunks_exact_mut(height * width).enumerate() {
-                        let channel = at % self.groups * channels + channel;
-                        let weights = &weights[channel * self.places.len()..][..self.places.len()];
+                        let channel = at % self.0.groups * channels + channel;
+                        let weights = &weights[channel * self.0.places.len()..][..self.0.places.len()];
                         let start = bias.map_or(R::ZERO, |bias| bias[channel]);
                         let (image, sums) = (&*image, &mut *sums);
-                        arch().dispatch(Plane { direct: self, image, weights, start, sums, keep, y });
+                        arch().dispatch(Plane { phases: &self.0, image, weights, start, sums, keep, y });
                     }
                 }
             });
         })
-    }
-
-    /// The weights of each result channel, in the order of the taps.
-    fn weights<R: Real>(&self, weight: &[R]) -> Scratch<R> {
-        let (depth, to) = (self.places.len(), self.sides[1].0);
-        let mut weights = Scratch::new(self.groups * to * depth);
-        for (row, weights) in weights.chunks_exact_mut(depth).enumerate() {
-            let weight = &weight[row / to * to * depth + row % to * self.channel_step..];
-            weights.iter_mut().zip(&*self.of_weight).for_each(|(to, &at)| *to = weight[at]);
-        }
-        weights
     }
 
     /// The weight's gradient of a convolution.
@@ -208,8 +87,8 @@ impl Direct {
         let dy = Widened::<R>::rounded(args, 0, op.factors)?;
         let x = Widened::<R>::rounded(args, 1, op.factors)?;
         let (dy, x, keep) = (dy.get(), x.get(), args.accumulate(0));
-        let (n, groups, depth) = (op.places.images[0], self.groups, self.places.len());
-        let ([of_x, of_dy], m) = (self.sides.map(|(c, [h, w])| c * h * w), self.sides[1].0);
+        let (n, groups, depth) = (op.places.images[0], self.0.groups, self.0.places.len());
+        let ([of_x, of_dy], m) = (self.0.sides.map(|(c, [h, w])| c * h * w), self.0.sides[1].0);
         let parts = parts_of(n);
         output(args, 0, |dw: &mut [R]| {
             if dw.is_empty() {
@@ -231,16 +110,16 @@ impl Direct {
 
     /// Writes the sums over images of a group.
     fn add_gradients<'a, R: Real>(&self, planes: impl Iterator<Item = (&'a [R], &'a [R])>, sums: &mut [R]) {
-        let (arch, depth, step) = (arch(), self.places.len(), self.padded.step());
-        let ([rows, columns], lanes) = (self.sides[1].1, panel_width::<R>(arch).0);
-        let all = self.phases[0].windows(step);
-        let mut image = self.padded.zeros();
+        let (arch, depth, step) = (arch(), self.0.places.len(), self.0.padded.step());
+        let ([rows, columns], lanes) = (self.0.sides[1].1, panel_width::<R>(arch).0);
+        let all = self.0.phases[0].windows(step);
+        let mut image = self.0.padded.zeros();
         // Of windows of no use `dy` is zero.
         let mut spread = Scratch::filled(all.next_multiple_of(lanes), R::ZERO);
         let mut used = Scratch::<R>::new(0);
         let mut totals = Scratch::filled(sums.len() * lanes, R::ZERO);
         for (x, dy) in planes {
-            self.padded.write(x, &mut image);
+            self.0.padded.write(x, &mut image);
             // Zero times an infinity or NaN is NaN. Then windows of no use, and those behind the last one, are replaced by zeros.
             let all_used = step == columns && all.is_multiple_of(lanes);
             let finite = all_used || all_finite::<R, R>(x);
@@ -252,11 +131,11 @@ impl Direct {
                     to[..columns].copy_from_slice(dy);
                 }
                 if finite {
-                    arch.dispatch(Dots { image: &image, places: &self.places, dy: &spread, totals });
+                    arch.dispatch(Dots { image: &image, places: &self.0.places, dy: &spread, totals });
                     continue;
                 }
-                for (&place, totals) in self.places.iter().zip(totals.chunks_exact_mut(lanes)) {
-                    self.padded.copy_used(&image[place..], &mut used[..all]);
+                for (&place, totals) in self.0.places.iter().zip(totals.chunks_exact_mut(lanes)) {
+                    self.0.padded.copy_used(&image[place..], &mut used[..all]);
                     arch.dispatch(Dots { image: &used, places: &[0], dy: &spread, totals });
                 }
             }
@@ -274,7 +153,7 @@ impl Direct {
 
 /// Writes a channel of the result, or adds it.
 struct Plane<'a, R> {
-    direct: &'a Direct,
+    phases: &'a Phases,
     image: &'a [R],
     weights: &'a [R],
     /// The bias, to which the products are added.
@@ -289,10 +168,10 @@ impl<R: Real> WithSimd for Plane<'_, R> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Plane { direct, image, weights, start, sums, keep, y } = self;
-        let (step, width, [down, right]) = (direct.padded.step(), direct.sides[1].1[1], direct.stride);
-        let (mut places, mut weights) = (&*direct.places, weights);
-        for phase in &direct.phases {
+        let Plane { phases, image, weights, start, sums, keep, y } = self;
+        let (step, width, [down, right]) = (phases.padded.step(), phases.sides[1].1[1], phases.stride);
+        let (mut places, mut weights) = (&*phases.places, weights);
+        for phase in &phases.phases {
             let (of_phase, all) = (&places[..phase.taps], phase.windows(step));
             let mut row = 0;
             for first in (0..all).step_by(SPAN) {
@@ -304,7 +183,7 @@ impl<R: Real> WithSimd for Plane<'_, R> {
                     if from < to {
                         let (sums, column) = (&sums[from - first..to - first], from - row * step);
                         let at = (phase.first[0] + row * down) * width + phase.first[1] + column * right;
-                        write_row(sums, keep, right, &mut y[at..]);
+                        write_row(sums, R::ZERO, keep, right, &mut y[at..]);
                     }
                     if (row + 1) * step > end {
                         break;
@@ -314,16 +193,6 @@ impl<R: Real> WithSimd for Plane<'_, R> {
             }
             (places, weights) = (&places[phase.taps..], &weights[phase.taps..]);
         }
-    }
-}
-
-/// Writes sums to numbers `step` apart, or adds them.
-#[inline(always)]
-fn write_row<R: Real>(sums: &[R], keep: bool, step: usize, y: &mut [R]) {
-    let of_y = |y: R| if keep { y } else { R::ZERO };
-    match step {
-        1 => y[..sums.len()].iter_mut().zip(sums).for_each(|(y, &sum)| *y = of_y(*y) + sum),
-        _ => y.iter_mut().step_by(step).zip(sums).for_each(|(y, &sum)| *y = of_y(*y) + sum),
     }
 }
 
