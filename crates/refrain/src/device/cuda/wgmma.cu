@@ -79,6 +79,16 @@ template <int FRAGMENTS, bool HALF, bool A_ACROSS, bool B_ACROSS> DEVICE void mu
 #undef OF_GROUP
 }
 
+// The same for 8 TF32 numbers along k, whose lines run along k in both.
+template <int FRAGMENTS> DEVICE void multiply_group_tf32(float (*d)[4], u64 a, u64 b) {
+    static_assert(FRAGMENTS == 8 || FRAGMENTS == 16, "columns of a tile");
+    if constexpr (FRAGMENTS == 8) {
+        ON_GROUPS("wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" N32 "}, %32, %33, 1, 1, 1;" : D32 : "l"(a), "l"(b));
+    } else {
+        ON_GROUPS("wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" N64 "}, %64, %65, 1, 1, 1;" : D64 : "l"(a), "l"(b));
+    }
+}
+
 // d += a b for 16 bf16 numbers along k. A warp has 16 rows of A and D, as in `multiply_bf16`; lines of the described tile of B
 // run across k.
 template <int FRAGMENTS> DEVICE void multiply_group_across(float (*d)[4], const u32* a, u64 b) {

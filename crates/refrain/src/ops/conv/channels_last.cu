@@ -1,12 +1,13 @@
-// Convolutions of numbers of 16 bits whose images lie with their channels last: in pieces of 16 bytes, of eight channels, filled with
-// zeros. Groups of warps multiply them if GROUPS, otherwise warps alone. Constants, beside those of forms.cu and taps.cu: GROUPS, STAGES (tiles
+// Convolutions of numbers of 16 bits or of TF32 whose images lie with their channels last: in pieces of 16 bytes, filled with zeros.
+// Groups of warps multiply them if GROUPS, otherwise warps alone. Constants, beside those of forms.cu and taps.cu: GROUPS, STAGES (tiles
 // of both operands in shared memory).
 
-static_assert((FORM == F16 || FORM == BF16) && TILE_K == 64, "what is multiplied");
+constexpr int PIECE = 16 / (int)sizeof(IN);
+static_assert((FORM == F16 || FORM == BF16 || FORM == TF32) && TILE_K == 8 * PIECE, "what is multiplied");
 static_assert(STAGES >= 2, "tiles are fetched while others are multiplied");
 
-constexpr int PIECE = 8;
-typedef Swizzled<IN, A_ALONG_K, TILE_M, false> TileA;
+// The results across k of a weight's gradient are not rounded yet, because their sums are the bias's gradient.
+typedef Swizzled<IN, A_ALONG_K, TILE_M, false, A_ALONG_K> TileA;
 // Warps alone read columns in the order of `column`; for groups they are stored in it.
 typedef Swizzled<IN, B_ALONG_K, TILE_N, B_ALONG_K && GROUPS> TileB;
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;

@@ -1,5 +1,5 @@
-//! Convolutions of 16-bit numbers on CUDA: the images are laid out with their channels last in the working memory, so that tensor cores
-//! find the channels of a pixel side by side, and are gathered from there tap by tap while they are multiplied.
+//! Convolutions of 16-bit and TF32 numbers on CUDA: the images are laid out with their channels last in the working memory, so that
+//! tensor cores find the channels of a pixel side by side, and are gathered from there tap by tap while they are multiplied.
 
 use super::cuda::{ConvSizes, MOST, RESULTS, TAPS, Tile, check, results, spec, sum_parts};
 use super::weight_gradient::WeightGradient;
@@ -45,8 +45,6 @@ static GRADIENT: Source = Source {
     ],
 };
 
-/// Channels of a piece of 16 bytes, to which those of a group are filled up with zeros.
-const PIECE: usize = 8;
 /// Groups of fewer channels would be mostly zeros.
 const LEAST_CHANNELS_OF_GROUP: usize = 16;
 /// The most bytes of images, with those of the result for the gradient of a weight, that are laid out at once, but at least one image. In
@@ -60,8 +58,8 @@ const MOST_WIDE: usize = 8;
 const TURNED_ROWS: usize = 8;
 const TURNED_CHANNELS: usize = 64;
 const TURNED_TAPS: usize = 16;
-/// Numbers of a tile along k.
-const DEPTH: usize = 64;
+/// Bytes of a line of a tile.
+const LINE_BYTES: usize = 128;
 /// Blocks that keep a GPU busy.
 const ENOUGH_BLOCKS: usize = 132;
 /// A part of the pixels of a weight's gradient has at least so many.
@@ -134,36 +132,52 @@ params! {
     }
 }
 
+/// Numbers of a piece of 16 bytes, to which the channels of a group are filled up with zeros.
+fn piece(factors: DType) -> usize {
+    16 / factors.size()
+}
+
+/// Numbers of a tile along k.
+fn depth(factors: DType) -> usize {
+    LINE_BYTES / factors.size()
+}
+
 /// Images `[n, groups, channels, plane]` and how they are laid out.
 #[derive(Clone, Copy)]
 struct Images {
     groups: usize,
     channels: usize,
     plane: usize,
+    factors: DType,
 }
 
 impl Images {
     /// The numbers of a group's pixel.
     fn padded(&self) -> usize {
-        self.channels.next_multiple_of(PIECE)
+        self.channels.next_multiple_of(piece(self.factors))
     }
 
     fn pitch(&self) -> usize {
         self.groups * self.padded()
     }
 
+    /// Pieces of a group's pixel.
+    fn pieces(&self) -> usize {
+        self.padded() / piece(self.factors)
+    }
+
     /// Pieces of a pixel that a block turns.
     fn wide(&self) -> usize {
-        (self.pitch() / PIECE).next_power_of_two().min(MOST_WIDE)
+        (self.groups * self.pieces()).next_power_of_two().min(MOST_WIDE)
     }
 
     fn bytes(&self, images: usize) -> usize {
-        (images * self.plane * self.pitch() * DType::BF16.size()).next_multiple_of(ALIGNMENT)
+        (images * self.plane * self.pitch() * self.factors.size()).next_multiple_of(ALIGNMENT)
     }
 
     /// The images at `x`, whose address and numbers are of so many bytes.
     fn told(&self, images: usize, x: Pointer, y: Pointer, alignment: usize, size: usize) -> ConvImages {
-        let (pixels, pieces) = (images * self.plane, self.pitch() / PIECE);
+        let (pixels, pieces) = (images * self.plane, self.groups * self.pieces());
         let wide = self.wide();
         let is_aligned = self.plane.is_multiple_of(8) && alignment.is_multiple_of(8 * size);
         ConvImages {
@@ -174,7 +188,7 @@ impl Images {
             plane: self.plane as i64,
             groups: self.groups as i64,
             channels: self.channels as i64,
-            pieces: (self.padded() / PIECE) as i64,
+            pieces: self.pieces() as i64,
             aligned: is_aligned.into(),
         }
     }
@@ -194,15 +208,19 @@ const NO_IMAGES: ConvImages = ConvImages {
 };
 
 /// Whether convolutions with these factors and channels of each group are laid out.
-fn suits(factors: DType, groups: usize, channels: [usize; 2]) -> bool {
+fn suits(factors: DType, precision: Precision, groups: usize, channels: [usize; 2]) -> bool {
     let least = if groups == 1 { 1 } else { LEAST_CHANNELS_OF_GROUP };
-    matches!(factors, DType::BF16 | DType::F16) && channels.iter().all(|&n| n >= least)
+    let is_narrow = match factors {
+        DType::F32 => precision == Precision::Tf32,
+        factors => matches!(factors, DType::BF16 | DType::F16),
+    };
+    is_narrow && channels.iter().all(|&n| n >= least)
 }
 
 /// The tile of a block for a product of so many rows and columns, `times` times; and the tiles in shared memory.
-fn tile(rows: usize, columns: usize, times: usize, mma: MmaKind) -> (Tile, usize) {
+fn tile(rows: usize, columns: usize, times: usize, factors: DType, mma: MmaKind) -> (Tile, usize) {
     let groups = mma == MmaKind::WarpGroup;
-    let of = |warps, fragments| Tile { warps, fragments, depth: DEPTH };
+    let of = |warps, fragments| Tile { warps, fragments, depth: depth(factors) };
     let tall = (if groups { of([8, 1], [1, 16]) } else { of([2, 4], [4, 4]) }, 3);
     let middle = (if groups { of([4, 1], [1, 16]) } else { of([1, 4], [4, 4]) }, if groups { 4 } else { 3 });
     let small = (if groups { of([4, 1], [1, 8]) } else { of([2, 2], [2, 4]) }, 4);
@@ -223,7 +241,9 @@ fn product(
     direction: Option<Direction>,
     mma: MmaKind,
 ) -> KernelSpec {
+    // Groups see eight TF32 numbers at a time in their order, and so do warps.
     spec(source, entry, tile, (factors, precision), direction)
+        .flag("ADJACENT", false)
         .flag("GROUPS", mma == MmaKind::WarpGroup)
         .int("STAGES", stages as i64)
 }
@@ -252,12 +272,12 @@ impl<'a> Pixels<'a> {
         let groups = op.places.groups;
         let [(from, source), (to, size)] = op.sides();
         let [from, to] = [from, to].map(|channels| channels / groups);
-        if !suits(op.factors, groups, [from, to]) {
+        if !suits(op.factors, op.precision, groups, [from, to]) {
             return None;
         }
-        let source = Images { groups, channels: from, plane: source[0] * source[1] };
+        let source = Images { groups, channels: from, plane: source[0] * source[1], factors: op.factors };
         let (phases, taps, each) = op.phases(size);
-        let columns = (source.padded() * taps).next_multiple_of(DEPTH);
+        let columns = (source.padded() * taps).next_multiple_of(depth(op.factors));
         if source.bytes(1) > MOST_BYTES || columns >= MOST {
             return None;
         }
@@ -305,7 +325,7 @@ impl<'a> Pixels<'a> {
         let spec = spec(
             &LAY_OUT,
             "conv_lay_out",
-            tile(1, 1, 1, MmaKind::Warp).0,
+            tile(1, 1, 1, op.factors, MmaKind::Warp).0,
             (op.factors, op.precision),
             Some(op.direction),
         )
@@ -327,24 +347,33 @@ impl<'a> Pixels<'a> {
             y: args.workspace(),
             rows: self.rows() as i64,
             columns: self.columns as i64,
-            pieces: (self.source.padded() / PIECE) as i64,
+            pieces: self.source.pieces() as i64,
             sizes: ConvSizes::of(&op.places, op.direction),
         };
         args.kernel(spec, Grid::line(blocks, THREADS as u32), &told)
     }
 
+    /// Phases that a block computes: their pixels lie side by side, and are stored together.
+    fn across(&self) -> usize {
+        match self.op.direction {
+            Direction::Transposed if self.op.places.window.stride[1] == 2 => 2,
+            _ => 1,
+        }
+    }
+
     fn multiply(&self, args: &mut CudaArgs<'_>, images: usize, y: Pointer) -> Result<()> {
         let op = self.op;
-        let groups = op.places.groups;
-        let pixels = self.each * images;
-        let (tile, stages) = tile(self.channels(), pixels, groups * self.phases, args.mma());
+        let (pixels, across) = (self.each * images, self.across());
+        let times = op.places.groups * self.phases / across;
+        let (tile, stages) = tile(self.channels(), pixels, times, op.factors, args.mma());
         let [m, n] = tile.size();
         let tiles = [self.channels().div_ceil(m), pixels.div_ceil(n)];
-        let shared = stages * (m + n) * DEPTH * op.factors.size() + n * PIXEL_BYTES;
+        let shared = stages * (m + n) * LINE_BYTES + n * PIXEL_BYTES;
         let how = (op.factors, op.precision);
         let spec = product(&PIXELS, "conv_pixels", (tile, stages), how, Some(op.direction), args.mma())
+            .int("PHASES", across as i64)
             .int("MEMORY_BYTES", shared as i64);
-        let spec = results(op, spec, y, self.phases, args);
+        let spec = results(op, spec, y, [self.phases, across], args);
         let told = ConvPixels {
             x: args.workspace().plus(self.weight_bytes()),
             weights: args.workspace(),
@@ -358,7 +387,7 @@ impl<'a> Pixels<'a> {
             tiles_n: tiles[1] as i64,
             sizes: ConvSizes::of(&op.places, op.direction).of_images(images),
         };
-        let blocks = tiles[0] * tiles[1] * groups * self.phases;
+        let blocks = tiles[0] * tiles[1] * times;
         args.kernel(spec, Grid::line(blocks, tile.threads() as u32).shared(shared), &told)
     }
 }
@@ -374,19 +403,22 @@ pub(super) struct WeightPixels<'a> {
     splits: usize,
     depth: usize,
     tile: (Tile, usize),
+    mma: MmaKind,
     tiles: [usize; 2],
 }
 
 impl<'a> WeightPixels<'a> {
     pub(super) fn of(op: &'a WeightGradient, mma: MmaKind) -> Option<WeightPixels<'a>> {
-        let (places, groups) = (&op.places, op.places.groups);
+        let (places, groups, factors) = (&op.places, op.places.groups, op.factors);
         let [n, channels, height, width] = places.images;
         let [channels, out] = [channels, places.out].map(|n| n / groups);
-        if !suits(op.factors, groups, [channels, out]) {
+        // Windows of one tap meet a number once, for which f32 images are not worth laying out.
+        let is_read_once = factors == DType::F32 && places.window.kernel == [1, 1];
+        if is_read_once || !suits(factors, op.precision, groups, [channels, out]) {
             return None;
         }
-        let images = Images { groups, channels, plane: height * width };
-        let results = Images { groups, channels: out, plane: places.count[0] * places.count[1] };
+        let images = Images { groups, channels, plane: height * width, factors };
+        let results = Images { groups, channels: out, plane: places.count[0] * places.count[1], factors };
         let at_once = at_once(n, images.bytes(1) + results.bytes(1));
         let numbers = images.padded() * places.window.kernel[0] * places.window.kernel[1];
         if numbers >= MOST {
@@ -394,15 +426,17 @@ impl<'a> WeightPixels<'a> {
         }
         let pixels = at_once * results.plane;
         let most_splits = (pixels / LEAST_PIXELS).max(1);
-        let (tile, stages) = tile(out, numbers, groups * most_splits, mma);
+        // Groups can't multiply TF32 numbers across k.
+        let mma = if factors == DType::F32 { MmaKind::Warp } else { mma };
+        let (tile, stages) = tile(out, numbers, groups * most_splits, factors, mma);
         let [rows, columns] = tile.size();
         let tiles = [out.div_ceil(rows), numbers.div_ceil(columns).max(1)];
         let blocks = (tiles[0] * tiles[1] * groups).max(1);
         // As many as there are at once.
         let wanted = (2 * ENOUGH_BLOCKS / blocks).clamp(1, most_splits);
-        let depth = pixels.div_ceil(wanted).max(1).next_multiple_of(DEPTH);
+        let depth = pixels.div_ceil(wanted).max(1).next_multiple_of(tile.depth);
         let splits = pixels.div_ceil(depth).max(1);
-        Some(WeightPixels { op, images, results, at_once, splits, depth, tile: (tile, stages), tiles })
+        Some(WeightPixels { op, images, results, at_once, splits, depth, tile: (tile, stages), mma, tiles })
     }
 
     fn parts(&self) -> usize {
@@ -457,7 +491,7 @@ impl<'a> WeightPixels<'a> {
     fn lay_out(&self, args: &mut CudaArgs<'_>, images: [ConvImages; 2]) -> Result<()> {
         let op = self.op;
         let how = (op.factors, op.precision);
-        let tile = tile(1, 1, 1, MmaKind::Warp).0;
+        let tile = tile(1, 1, 1, op.factors, MmaKind::Warp).0;
         let spec = spec(&LAY_OUT, "conv_lay_out", tile, how, Some(Direction::Forward))
             .dtype("X_TYPE", args.read_dtype(1))
             .dtype("DY_TYPE", args.read_dtype(0))
@@ -484,9 +518,10 @@ impl<'a> WeightPixels<'a> {
         let op = self.op;
         let (tile, stages) = self.tile;
         let [m, n] = tile.size();
-        let shared = stages * ((m + n) * DEPTH * op.factors.size() + DEPTH * ORIGIN_BYTES);
+        let shared = stages * ((m + n) * LINE_BYTES + tile.depth * ORIGIN_BYTES);
         let how = (op.factors, op.precision);
-        let spec = product(&GRADIENT, "conv_weight_pixels", self.tile, how, None, args.mma())
+        let spec = product(&GRADIENT, "conv_weight_pixels", self.tile, how, None, self.mma)
+            .flag("IN_ORDER", true)
             .int("MEMORY_BYTES", shared as i64)
             .flag("BIAS", op.bias.is_some());
         let [images_at, results_at, parts_at, _] = self.places().map(|at| args.workspace().plus(at));

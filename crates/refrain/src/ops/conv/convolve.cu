@@ -84,5 +84,5 @@ KERNEL(convolve, Convolve, p, __launch_bounds__(BLOCK_THREADS, AT_ONCE)) {
         __syncthreads();
     }
 
-    write_results(p, acc, places, group, tile_m * TILE_M + warp_row(), warp_col());
+    write_results<1>(p, &acc, places, group, tile_m * TILE_M + warp_row(), warp_col());
 }

@@ -1,10 +1,13 @@
 // A convolution or a transposed one of images with their channels last: A is the weight, of a row for each channel of the result, and B has a
 // column for each of its pixels: the channels of the source's pixels that its taps reach. A block computes TILE_M channels of TILE_N
-// pixels. Constants: those of channels_last.cu and results.cu; MEMORY_BYTES.
+// pixels of PHASES phases that lie side by side, one phase after the other. Constants: those of channels_last.cu and results.cu; PHASES;
+// MEMORY_BYTES.
 
 constexpr int SWEEP = BLOCK_THREADS / (TILE_K / PIECE), EACH_A = TILE_M / SWEEP, EACH_B = TILE_N / SWEEP;
-// A pixel of the result: where its first tap is in the source, and where it is in the first channel of the result.
+// A pixel of the result: where the first tap of the first phase is in the source. Behind all pixels, where they are in the first channel
+// of the result, as `place_of` reads it.
 struct __align__(16) Pixel { int origin, row, column, unused; };
+static_assert(PHASES == 1 || PHASES == 2, "what `place_of` tells");
 static_assert(STAGES * STAGE_BYTES + TILE_N * (sizeof(Pixel) + sizeof(i64)) == MEMORY_BYTES, "the shared memory of the launch");
 static_assert(SWEEP % TileA::ALIKE == 0 && SWEEP % TileB::ALIKE == 0 && TILE_M % SWEEP == 0 && TILE_N % SWEEP == 0, "a thread's lines");
 
@@ -16,12 +19,16 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
     rest /= (u32)p.tiles_m;
     const int tile_n = rest % (u32)p.tiles_n;
     rest /= (u32)p.tiles_n;
-    const u32 group = rest % (u32)s.groups, of = rest / (u32)s.groups;
+    const u32 group = rest % (u32)s.groups, of = rest / (u32)s.groups * PHASES;
     const Phase phase(s, (int)of);
     const int channels = (int)p.channels, height = (int)s.from[0], width = (int)s.from[1];
-    const int steps = (phase.h.count * phase.w.count * channels + TILE_K - 1) / TILE_K;
+    int taps[PHASES], all_taps = 0;
+    #pragma unroll
+    for (int q = 0; q < PHASES; q++) all_taps += taps[q] = phase.h.count * Phase(s, (int)of + q).w.count;
     const u32 rows = (u32)(s.to[0] - phase.h.first + phase.h.apart - 1) / (u32)phase.h.apart;
     const u32 columns = (u32)(s.to[1] - phase.w.first + phase.w.apart - 1) / (u32)phase.w.apart;
+    // Pixels that no tap reaches stay as they are.
+    if (ADDS && all_taps == 0 && !p.bias) return;
 
     Pixel* pixels = reinterpret_cast<Pixel*>(memory + STAGES * STAGE_BYTES);
     i64* places = reinterpret_cast<i64*>(pixels + TILE_N);
@@ -32,7 +39,8 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
         const int row = u * phase.h.scale + phase.h.from, column = v * phase.w.scale + phase.w.from;
         pixels[i] = Pixel{((int)image * height + row) * width + column, there ? row : OUTSIDE, column, 0};
         const i64 to_row = phase.h.first + u * phase.h.apart, to_column = phase.w.first + v * phase.w.apart;
-        places[i] = there ? (((i64)image * s.groups + group) * s.to_channels * s.to[0] + to_row) * s.to[1] + to_column : -1;
+        const i64 place = (((i64)image * s.groups + group) * s.to_channels * s.to[0] + to_row) * s.to[1] + to_column;
+        places[i] = !there ? -1 : PHASES == 2 ? 2 * place + (to_column + 1 < s.to[1]) : place;
     }
     __syncthreads();
 
@@ -48,27 +56,31 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
         origin[l] = ((u32)pixel.origin * (u32)p.pitch + group * channels) * (u32)sizeof(IN);
     }
     const char* x = reinterpret_cast<const char*>(p.x);
-    const IN* weights = p.weights + (((u64)of * s.groups + group) * p.rows + tile_m * TILE_M + line) * p.columns + at;
-    Walk walk(at, channels, phase.w.count);
-    auto fetch = [&](int tile, IN* a, IN* b) {
-        const int down = walk.i * phase.h.by, right = walk.j * phase.w.by;
-        const u32 by = ((u32)(down * width + right) * (u32)p.pitch + walk.channel) * (u32)sizeof(IN);
-        const bool is_tap = walk.i < phase.h.count;
-        #pragma unroll
-        for (int l = 0; l < EACH_A; l++) {
-            const IN* from = weights + (i64)l * SWEEP * p.columns + tile * TILE_K;
-            copy_async<16, true>(a + TileA::place(line, at) + l * SWEEP * TileA::PITCH, from, is_tap ? 16 : 0);
-        }
-        // Of what is outside nothing is read.
-        #pragma unroll
-        for (int l = 0; l < EACH_B; l++) {
-            const bool inside = is_tap && (u32)(row[l] + down) < (u32)height && (u32)(column[l] + right) < (u32)width;
-            copy_async<16, true>(b + TileB::place(line, at) + l * SWEEP * TileB::PITCH, x + (origin[l] + by), inside ? 16 : 0);
-        }
-        walk.advance(TILE_K, channels, phase.w.count);
-    };
-    COMPUTE acc[FRAGS_M][FRAGS_N][4];
-    multiply_tiles(acc, memory, steps, fetch, [](const IN*) {});
+    COMPUTE acc[PHASES][FRAGS_M][FRAGS_N][4];
+    #pragma unroll
+    for (int q = 0; q < PHASES; q++) {
+        const Taps across = Phase(s, (int)of + q).w;
+        const IN* weights = p.weights + (((u64)(of + q) * s.groups + group) * p.rows + tile_m * TILE_M + line) * p.columns + at;
+        Walk walk(at, channels, across.count);
+        auto fetch = [&](int tile, IN* a, IN* b) {
+            const int down = walk.i * phase.h.by, right = walk.j * across.by + across.from - phase.w.from;
+            const u32 by = ((u32)(down * width + right) * (u32)p.pitch + walk.channel) * (u32)sizeof(IN);
+            const bool is_tap = walk.i < phase.h.count;
+            #pragma unroll
+            for (int l = 0; l < EACH_A; l++) {
+                const IN* from = weights + (i64)l * SWEEP * p.columns + tile * TILE_K;
+                copy_async<16, true>(a + TileA::place(line, at) + l * SWEEP * TileA::PITCH, from, is_tap ? 16 : 0);
+            }
+            // Of what is outside nothing is read.
+            #pragma unroll
+            for (int l = 0; l < EACH_B; l++) {
+                const bool inside = is_tap && (u32)(row[l] + down) < (u32)height && (u32)(column[l] + right) < (u32)width;
+                copy_async<16, true>(b + TileB::place(line, at) + l * SWEEP * TileB::PITCH, x + (origin[l] + by), inside ? 16 : 0);
+            }
+            walk.advance(TILE_K, channels, across.count);
+        };
+        multiply_tiles(acc[q], memory, (taps[q] * channels + TILE_K - 1) / TILE_K, fetch, [](const IN*) {});
+    }
 
-    write_results(p, acc, places, group, tile_m * TILE_M + first_row(), first_column());
+    write_results<PHASES>(p, acc, places, group, tile_m * TILE_M + first_row(), first_column());
 }

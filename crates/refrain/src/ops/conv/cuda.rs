@@ -223,7 +223,6 @@ pub(super) fn spec(
         .dtype("COMPUTE", compute(factors))
         .flag("A_ALONG_K", direction.is_some())
         .flag("B_ALONG_K", direction.is_some())
-        .flag("ADJACENT", direction.is_some())
         .int("WARPS_M", tile.warps[0] as i64)
         .int("WARPS_N", tile.warps[1] as i64)
         .int("FRAGS_M", tile.fragments[0] as i64)
@@ -328,6 +327,7 @@ pub(super) fn workspace(op: &Convolution, launch: &Launch<'_>, gpu: &dyn Gpu) ->
 pub(super) fn forms(source: &'static Source, entry: &'static str, op: &Convolution) -> KernelSpec {
     let run = run(op.sides()[0].0 / op.places.groups, op.factors);
     spec(source, entry, Plan::of(op).tile, (op.factors, op.precision), Some(op.direction))
+        .flag("ADJACENT", true)
         .int("RUN", run as i64)
 }
 
@@ -385,7 +385,7 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
         .int("MEMORY_BYTES", shared as i64);
     pack_weights(op, &plan, args.workspace(), args)?;
     let y = args.write(0);
-    let product = results(op, product, y, phases, args);
+    let product = results(op, product, y, [phases, 1], args);
     let told = Convolve {
         x: args.read(0),
         weights: args.workspace(),
@@ -401,18 +401,21 @@ pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> 
     args.kernel(product, Grid::line(blocks, tile.threads() as u32).shared(shared), &told)
 }
 
-/// The constants of what is written to `y`.
+/// The constants of what is written to `y`, of so many phases, and those of them that a block computes.
 pub(super) fn results(
     op: &Convolution,
     spec: KernelSpec,
     y: Pointer,
-    phases: usize,
+    [phases, across]: [usize; 2],
     args: &CudaArgs<'_>,
 ) -> KernelSpec {
     let dtype = args.write_dtype(0);
-    let plane = op.sides()[1].1.iter().product::<usize>();
-    let is_aligned =
-        phases == 1 && plane.is_multiple_of(4) && args.alignment(y).is_multiple_of(4 * dtype.size());
+    let [rows, columns] = op.sides()[1].1;
+    // What a lane's four pixels are in is stored at once: a plane, or a row whose columns are of these phases alone.
+    let (line, each) = if phases == 1 { (rows * columns, 4) } else { (columns, 4 * across) };
+    let is_aligned = (phases == 1 || across > 1)
+        && line.is_multiple_of(each)
+        && args.alignment(y).is_multiple_of(each * dtype.size());
     spec.dtype("Y_TYPE", dtype)
         .dtype("BIAS_TYPE", if op.bias { args.read_dtype(2) } else { dtype })
         .flag("ALIGNED", is_aligned)
@@ -479,6 +482,7 @@ pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> R
     let product = spec(&GRADIENT, "conv_weight_gradient", tile, (op.factors, op.precision), None)
         .dtype("X_TYPE", args.read_dtype(1))
         .dtype("DY_TYPE", args.read_dtype(0))
+        .flag("ADJACENT", false)
         .int("RUN", run as i64)
         .int("MEMORY_BYTES", shared as i64)
         .flag("BIAS", biases > 0);
@@ -506,15 +510,20 @@ pub(super) fn sum_parts(
     splits: usize,
     [weights, biases]: [usize; 2],
 ) -> Result<()> {
-    let (together, slices) = if splits < MANY_PARTS { (32, 1) } else { (8, 8) };
+    let (channels, taps) =
+        (op.places.images[1] / op.places.groups, op.places.window.kernel.iter().product::<usize>());
+    let (most, slices) = match splits {
+        0..=2 => (128, 1),
+        3..MANY_PARTS => (32, 1),
+        _ => (8, 8),
+    };
+    let together = channels.next_power_of_two().min(most);
     let gather = KernelSpec::new(&PARTS, "conv_sum_parts")
         .dtype("COMPUTE", compute(op.factors))
         .dtype("DW_TYPE", args.write_dtype(0))
         .dtype("DB_TYPE", args.write_dtype(if biases > 0 { 1 } else { 0 }))
         .int("CHANNELS", together as i64)
         .int("SLICES", slices as i64);
-    let (channels, taps) =
-        (op.places.images[1] / op.places.groups, op.places.window.kernel.iter().product::<usize>());
     let blocks = op.places.out * channels.div_ceil(together) * taps.div_ceil(SUMMED_TAPS);
     let told = ConvParts {
         partial,

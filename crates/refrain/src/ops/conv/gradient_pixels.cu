@@ -79,7 +79,7 @@ KERNEL(conv_weight_pixels, ConvWeightPixels, p, __launch_bounds__(BLOCK_THREADS)
         if (m >= s.to_channels) continue;
         #pragma unroll
         for (int l = 0; l < FRAGS_N; l++) {
-            const int n = tile_n * TILE_N + first_column() + l * 8 + (lane & 3) * 2, tap = n / channels, channel = n - tap * channels;
+            const int n = tile_n * TILE_N + first_column() + column(l, (lane & 3) * 2), tap = n / channels, channel = n - tap * channels;
             if (tap >= phase.h.count * phase.w.count) continue;
             COMPUTE* to = partial + (u64)m * numbers + tap * from_channels + channel;
             #pragma unroll

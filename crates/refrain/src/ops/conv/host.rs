@@ -1,5 +1,5 @@
-//! Convolutions on the CPU: a product for each image and group, with its windows packed from the image ([`Phases`], [`PaddedGradient`]) or as a matrix.
-//! Groups of few channels are summed directly ([`Direct`]).
+//! Convolutions on the CPU: products of some images and a group, with windows packed from the images ([`Phases`],
+//! [`PaddedGradient`]) or, of each image, as a matrix. Groups of few channels are summed directly ([`Direct`]).
 //! In f16 or bf16, operands are rounded to that dtype and multiplied in f32, pairs of bf16 by the instruction for them, if the
 //! processor has it. Those go through the matrix, whose long sums may be split into parts, so the last bits of a convolution in
 //! bf16 may differ between processors with and without the instruction. They do not depend on the number of threads.

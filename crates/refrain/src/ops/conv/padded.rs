@@ -1,8 +1,8 @@
-//! Products with the windows of an image on the CPU, packed from the image itself.
+//! The windows of images on the CPU, packed from the images themselves.
 //!
 //! An image is copied with its padding. A stride `s` cuts each axis into `s` phases: rows (or columns) `s` apart are neighbours. So
-//! one element of neighbouring windows is a run of memory, and a panel of windows is packed by copies of such runs, without a matrix
-//! of all windows. For a weight's gradient, such a run is a row of a factor and is read where it lies.
+//! one element of neighbouring windows is a run of memory, and windows are packed by copies of such runs, without a matrix of all
+//! windows.
 
 use std::ops::Range;
 
@@ -131,8 +131,8 @@ impl Padded {
         );
     }
 
-    /// Packs windows `from.start..from.end` of images side by side, which have `count` windows each and are at most
-    /// [`MOST_COLUMNS`]: a row for each of the places, in which they lie from column `to` on. Behind the last one, a row may get other numbers.
+    /// Packs windows `from.start..from.end`, at most [`MOST_COLUMNS`], of images of `count` windows each: a row for each of the
+    /// places, in which they lie from column `to` on. Behind the last one, a row may get other numbers.
     pub(super) fn pack<R: Real>(
         &self,
         images: &[R],

@@ -14,6 +14,7 @@ DEVICE void multiply_tiles(COMPUTE (*acc)[FRAGS_N][4], unsigned char* memory, in
     };
     clear(acc);
 #if GROUPS
+    static_assert(FORM != TF32 || BOTH_ALONG_K, "groups multiply TF32 numbers along k");
     // The descriptors of the group's rows of A's first tile, and of its columns of B's.
     constexpr int ROWS = A_ALONG_K ? 64 * 128 : TileA::BESIDE, COLUMNS = B_ALONG_K ? FRAGS_N * 8 * 128 : FRAGS_N / 8 * TileB::BESIDE;
     const int group = threadIdx.x >> 7;
@@ -34,9 +35,10 @@ DEVICE void multiply_tiles(COMPUTE (*acc)[FRAGS_N][4], unsigned char* memory, in
 #if GROUPS
         begin_groups();
         #pragma unroll
-        for (int i = 0; i < TILE_K / 16; i++) {
+        for (int i = 0; i < 4; i++) {
             const u64 a_at = a_first + ((slot * STAGE_BYTES + i * TileA::ON) >> 4), b_at = b_first + ((slot * STAGE_BYTES + i * TileB::ON) >> 4);
-            multiply_group<FRAGS_N, FORM == F16, !A_ALONG_K, !B_ALONG_K>(acc[0], a_at, b_at);
+            if constexpr (FORM == TF32) multiply_group_tf32<FRAGS_N>(acc[0], a_at, b_at);
+            else multiply_group<FRAGS_N, FORM == F16, !A_ALONG_K, !B_ALONG_K>(acc[0], a_at, b_at);
         }
         commit_groups();
         fetch_next();

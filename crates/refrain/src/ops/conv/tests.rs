@@ -434,8 +434,8 @@ fn assert_rounded_sums(
 
 #[test]
 fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
-    // A GPU lays windows of f32 out as matrices, one for each half of the images, and images of bf16 in parts. Planes of 49 pixels have no
-    // whole pieces.
+    // A GPU lays windows of f32 out as matrices, one for each half of the images, and images of bf16 and TF32 in parts. Planes of 49
+    // pixels have no whole pieces.
     let sizes = [
         ([27, 104, 12, 14], options([1, 1], [1, 1], [1, 1], 1)),
         ([27, 104, 24, 14], options([2, 1], [1, 2], [1, 2], 1)),
@@ -465,6 +465,22 @@ fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
                 assert_rounded_sums(operands(&device), &o, false, setting, &exact);
             }
         }
+    }
+}
+
+#[test]
+fn the_gradient_of_a_bias_is_the_sum_in_f32_also_in_tf32() {
+    // TF32 would round it to 1.
+    let number = 1.0 + 2f32.powi(-12);
+    for device in devices() {
+        let x = Tensor::ones([4, 20, 8, 8], DType::F32, &device).unwrap();
+        let weight = Tensor::ones([70, 20, 3, 3], DType::F32, &device).unwrap();
+        let bias = Tensor::zeros([70], DType::F32, &device).unwrap();
+        [&weight, &bias].iter().for_each(|t| t.set_requires_grad(true).unwrap());
+        let o = options([1, 1], [1, 1], [1, 1], 1);
+        let y = with_precision(Precision::Tf32, || x.conv2d(&weight, Some(&bias), &o)).unwrap();
+        y.backward_with(&Tensor::full(y.dims(), f64::from(number), DType::F32, &device).unwrap()).unwrap();
+        assert_eq!(bias.grad().unwrap().to_vec::<f32>().unwrap(), [number * 256.0; 70], "{device}");
     }
 }
 

@@ -1,6 +1,6 @@
-//! Convolutions of many channels of f32 on CUDA: the windows of some images are laid out as a matrix in the working memory and multiplied as
-//! any other matrix. The kernels that gather windows while they multiply have small tiles, and read each number of a window anew for
-//! every 64 channels of the result.
+//! Convolutions of many channels of f32 on CUDA, in TF32 only the gradients of weights of 1 x 1: the windows of some images are laid
+//! out as a matrix in the working memory and multiplied as any other matrix. The kernels that gather windows while they multiply have
+//! small tiles, and read each number of a window anew for every 64 channels of the result.
 
 use super::cuda::{ConvSizes, GATHER, Plan, TAPS, check, forms, pack_weights};
 use super::weight_gradient::WeightGradient;

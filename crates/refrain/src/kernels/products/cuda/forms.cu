@@ -6,6 +6,7 @@
 //   IN, COMPUTE  what is multiplied, and what is summed in
 //   TILE_K       numbers of a tile along k (16, 32 or 64)
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
+//   IN_ORDER     if given and true, columns are assigned to fragments in their order, see `column`
 
 // f16 and bf16, to which f32 is rounded; f32 rounded to TF32; f32 split into the sum of two TF32 numbers; f64.
 #define F16 0
@@ -23,7 +24,11 @@ constexpr bool BOTH_ALONG_K = A_ALONG_K && B_ALONG_K;
 // Columns of C are assigned to fragments in pairs, so that a lane holds four adjacent elements of a row, two in each
 // fragment of a pair. This is not done if B's fragments are transposed by the load, which needs eight adjacent
 // elements: then a lane has two in each fragment, as the hardware has it.
+#if IN_ORDER
+constexpr bool PAIRED = false;
+#else
 constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) >= 4;
+#endif
 
 // The column, within a warp's part of C, of line `line` of fragment `l`.
 DEVICE int column(int l, int line) {

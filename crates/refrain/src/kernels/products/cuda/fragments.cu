@@ -9,7 +9,6 @@ constexpr int PARTS = FORM == SPLIT_TF32 ? 2 : 1;
 struct Quad { u32 at[PARTS][4]; };
 
 // A lane's four numbers along k of a row of a 16-deep fragment. Any four will do if they are the same for A and B.
-static_assert(ADJACENT || !BOTH_ALONG_K, "a vector load gives adjacent numbers");
 template <typename TILE, bool ALONG_K> DEVICE Quad quad(const IN* tile, int outer, int k, int lane) {
     float x[4];
     if (ADJACENT && ALONG_K) {

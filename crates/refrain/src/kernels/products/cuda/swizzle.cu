@@ -1,39 +1,45 @@
 // Tiles in shared memory as groups of warps read them, and warps alone can. Constants: those of forms.cu.
 
-// A tile in shared memory: lines of 64 numbers (128 bytes) along k or across it. Within each eight lines, pieces of
-// 16 bytes are permuted ("128-byte swizzling"). If lines are across k, the next 64 numbers of a line follow after the
-// first 64 of all lines. Columns along k are permuted by `column`.
-template <typename T, bool ALONG_K, int OUTER, bool DEALT> struct Swizzled {
+// A tile in shared memory: lines of 128 bytes along k or across it. Within each eight lines, pieces of 16 bytes are permuted
+// ("128-byte swizzling"). If lines are across k, the next 128 bytes of a line follow after the first 128 of all lines. Columns along
+// k are permuted by `column`. Numbers of four bytes are TF32 if ROUNDED, otherwise they become so when they are loaded; groups can't
+// multiply those across k, so their pieces are permuted as warps load them without bank conflicts.
+template <typename T, bool ALONG_K, int OUTER, bool DEALT, bool ROUNDED = true> struct Swizzled {
     typedef T Number;
-    static constexpr bool RUNS_ALONG_K = ALONG_K, IS_TF32 = false;
+    static constexpr bool RUNS_ALONG_K = ALONG_K, IS_TF32 = sizeof(T) == 4 && ROUNDED;
+    static constexpr bool FOR_WARPS = sizeof(T) == 4 && !ALONG_K;
     static constexpr int LINES = ALONG_K ? OUTER : TILE_K, LINE = ALONG_K ? TILE_K : OUTER;
-    static constexpr int PITCH = 64, BYTES = OUTER * TILE_K * 2, ALIKE = DEALT ? 16 : 8;
+    static constexpr int PIECE = 16 / (int)sizeof(T), PITCH = 8 * PIECE, BYTES = OUTER * TILE_K * (int)sizeof(T);
+    // Lines so far apart are permuted alike.
+    static constexpr int ALIKE = DEALT ? 16 : FOR_WARPS ? 4 : 8;
     static DEVICE int place(int line, int at) {
         if (DEALT) line = (line & ~15) + (line >> 1 & 1) * 8 + (line >> 2 & 3) * 2 + (line & 1);
-        return (at / 64 * LINES + line) * PITCH + ((at % 64 / 8 ^ (line & 7)) * 8 + at % 8);
+        const int turn = FOR_WARPS ? (line & 3) * 2 : line & 7;
+        return (at / PITCH * LINES + line) * PITCH + ((at % PITCH / PIECE ^ turn) * PIECE + at % PIECE);
     }
     static DEVICE int place_of(int outer, int k) { return ALONG_K ? place(outer, k) : place(k, outer); }
-    // Bytes between 16 numbers along k and the next 16, and between 64 numbers across k and the next 64.
-    static constexpr int ON = ALONG_K ? 32 : 16 * 128, BESIDE = 64 * TILE_K * 2;
+    // Bytes between what an instruction multiplies along k (32 bytes of a line, or 16 lines) and the next, and between 128 bytes
+    // across k and the next 128.
+    static constexpr int ON = ALONG_K ? 32 : 16 * 128, BESIDE = 128 * TILE_K;
     static DEVICE u64 described(u32 address) { return describe(address, 1024, ALONG_K ? 16 : BESIDE); }
 };
 
-// A thread's partial sums of A's rows, whose tiles have lines across k: eight adjacent rows, over every APART-th number along k.
+// A thread's partial sums of A's rows, whose tiles have lines across k: rows of a piece, over every APART-th number along k.
 template <typename TILE> struct SumsOfRows {
     typedef typename TILE::Number T;
-    static constexpr int ACROSS = TILE_M / 8, APART = BLOCK_THREADS / ACROSS, BYTES = APART * TILE_M * 4;
-    float v[8];
+    static constexpr int PIECE = TILE::PIECE, ACROSS = TILE_M / PIECE, APART = BLOCK_THREADS / ACROSS, BYTES = APART * TILE_M * 4;
+    float v[PIECE];
 
     DEVICE SumsOfRows() {
         #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = 0;
+        for (int i = 0; i < PIECE; i++) v[i] = 0;
     }
     DEVICE void add(const T* tile) {
         #pragma unroll
         for (int k = threadIdx.x / ACROSS; k < TILE_K; k += APART) {
-            vec<T, 8> x = load<8>(tile + TILE::place(k, threadIdx.x % ACROSS * 8));
+            vec<T, PIECE> x = load<PIECE>(tile + TILE::place(k, threadIdx.x % ACROSS * PIECE));
             #pragma unroll
-            for (int i = 0; i < 8; i++) v[i] += to<float>(x.at[i]);
+            for (int i = 0; i < PIECE; i++) v[i] += to<float>(x.at[i]);
         }
     }
     // The block's sum of the thread's row, of TILE_M. The products must no longer need the tiles in shared memory.
@@ -41,7 +47,7 @@ template <typename TILE> struct SumsOfRows {
         float* all = reinterpret_cast<float*>(memory);
         __syncthreads();
         #pragma unroll
-        for (int i = 0; i < 8; i++) all[threadIdx.x / ACROSS * TILE_M + threadIdx.x % ACROSS * 8 + i] = v[i];
+        for (int i = 0; i < PIECE; i++) all[threadIdx.x / ACROSS * TILE_M + threadIdx.x % ACROSS * PIECE + i] = v[i];
         __syncthreads();
         float sum = 0;
         if (threadIdx.x >= TILE_M) return sum;

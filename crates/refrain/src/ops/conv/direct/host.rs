@@ -1,7 +1,7 @@
 //! Convolutions of groups of few channels on the CPU.
 //!
-//! An image is copied with its padding ([`Padded`](crate::ops::conv::padded::Padded)). There neighbouring windows lie side by side, and those of a row after those
-//! of the row before. So one element of all windows is a single run of memory. The sums of all windows are these runs, each
+//! An image is copied with its padding ([`Padded`](crate::ops::conv::padded::Padded)). There neighbouring windows lie side by side,
+//! and those of a row after those of the row before. So one element of all windows is a single run of memory. The sums of all windows are these runs, each
 //! times its weight, and stay in registers while the elements of the window (taps) pass. A weight's gradient is the dot products
 //! of the same runs with `dy`. Between two rows, a few windows are of no use, and their sums are dropped.
 
