@@ -110,12 +110,9 @@ fn step<T: Stored, R: Real>(x: &[T], gates: &mut [R], cell: &mut [R], state: &mu
     let (g, o) = g_o.split_at_mut(hidden);
     let (x_if, x_go) = x.split_at(2 * hidden);
     let (x_g, x_o) = x_go.split_at(hidden);
-    for (gate, &x) in i_f.iter_mut().zip(x_if).chain(o.iter_mut().zip(x_o)) {
-        *gate = (x.to::<R>() + *gate).sigmoid();
-    }
-    for (gate, &x) in g.iter_mut().zip(x_g) {
-        *gate = (x.to::<R>() + *gate).tanh();
-    }
+    add_and_map(i_f, x_if, R::sigmoid);
+    add_and_map(g, x_g, R::tanh);
+    add_and_map(o, x_o, R::sigmoid);
     let (i, f) = i_f.split_at(hidden);
     for (((c, &i), &f), &g) in cell.iter_mut().zip(i).zip(f).zip(&*g) {
         *c = f * *c + i * g;
@@ -123,6 +120,14 @@ fn step<T: Stored, R: Real>(x: &[T], gates: &mut [R], cell: &mut [R], state: &mu
     for (((h, y), &o), &c) in state.iter_mut().zip(y).zip(&*o).zip(&*cell) {
         *y = T::from_number(o * c.tanh());
         *h = y.to();
+    }
+}
+
+/// `gates = f(x + gates)`, for gates that lie side by side: a loop over chained slices does not become SIMD code.
+#[inline(always)]
+fn add_and_map<T: Stored, R: Real>(gates: &mut [R], x: &[T], f: impl Fn(R) -> R) {
+    for (gate, &x) in gates.iter_mut().zip(x) {
+        *gate = f(x.to::<R>() + *gate);
     }
 }
 
@@ -239,9 +244,14 @@ fn step_backward<T: Stored, R: Real>(
         *dc += dh * o * (R::ONE - squashed * squashed);
         *d_o = dh * squashed * o * (R::ONE - o);
     }
-    for ((((di, dg), &dc), i), g) in di.iter_mut().zip(dg).zip(&*dc).zip(i).zip(g) {
+    // A loop of its own for each part of `slopes`. Before a loop that writes two of them, compiled code asks whether these overlap over
+    // all sequences, which they seem to, and then computes number by number.
+    for (((di, &dc), i), g) in di.iter_mut().zip(&*dc).zip(i).zip(g) {
         let (i, g) = (i.to::<R>(), g.to::<R>());
         *di = dc * g * i * (R::ONE - i);
+    }
+    for (((dg, &dc), i), g) in dg.iter_mut().zip(&*dc).zip(i).zip(g) {
+        let (i, g) = (i.to::<R>(), g.to::<R>());
         *dg = dc * i * (R::ONE - g * g);
     }
     for (((df, dc), before), f) in df.iter_mut().zip(dc).zip(before).zip(f) {
