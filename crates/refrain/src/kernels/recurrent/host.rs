@@ -5,18 +5,23 @@ use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::arch;
-use crate::kernels::products::host::block::{Block, block_scratch_len};
+use crate::kernels::products::host::block::{Block, block_scratch_len, rows_of_tiles};
 use crate::kernels::products::host::pack::{pack_panels, packed_len};
 use crate::kernels::products::host::{Matrix, Single, Terms};
 
 /// The most sequences of a task: their gates stay in the cache.
-const MOST: usize = 48;
-/// The rows of a tile of a product are a divisor of this.
-const TILE: usize = 12;
+const MOST: usize = 64;
 
 /// The sequences of a task. Values do not depend on it.
 pub(crate) fn rows_a_task(batch: usize) -> usize {
-    batch.div_ceil(2 * parallel::threads()).next_multiple_of(TILE).min(MOST)
+    rows_for(batch, parallel::threads())
+}
+
+/// As many sequences as give the busiest thread the least to do.
+fn rows_for(batch: usize, threads: usize) -> usize {
+    // Each task also reads the weight at each time step, which takes about as long as one more row.
+    let time = |&rows: &usize| batch.div_ceil(rows).div_ceil(threads) * (rows_of_tiles(rows) + 1);
+    (1..=MOST).rev().min_by_key(time).unwrap_or(MOST)
 }
 
 /// A packed factor of the products of all time steps.
@@ -51,4 +56,26 @@ impl<R: Real> Packed<R> {
 #[inline(always)]
 pub(crate) fn put<T: Stored, R: Real>(from: &[R], to: &mut [T]) {
     to.iter_mut().zip(from).for_each(|(to, &v)| *to = T::from_number(v));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tiles are those of [`Block`]: six rows, the last one four if that suffices.
+    #[test]
+    fn no_thread_has_much_more_to_do_than_its_share() {
+        // Whole tiles; a last tile of four rows; and 22 rows, of which 3 threads have 4 tasks each.
+        for (batch, threads, rows) in [(96, 2, 48), (128, 2, 64), (256, 2, 64), (256, 3, 22)] {
+            assert_eq!(rows_for(batch, threads), rows, "{batch} sequences on {threads} threads");
+        }
+        for threads in [1, 2, 3, 8, 16] {
+            for share in 24..200 {
+                let rows = rows_for(share * threads, threads);
+                let tasks_of_one = (share * threads).div_ceil(rows).div_ceil(threads);
+                let most = share + share / 8 + 2;
+                assert!(tasks_of_one * rows <= most, "{threads} threads: {share} each, {rows} a task");
+            }
+        }
+    }
 }

@@ -10,7 +10,9 @@ use crate::device::cpu::numeric::Real;
 
 /// The maximum height of a tile, in rows.
 const MAX_TILE_ROWS: usize = 16;
-/// The height of the last tile, if no more rows are left.
+/// The height of the tiles of a full panel.
+const TILE: usize = 6;
+/// The height of the last one, if no more rows are left.
 const LOW_TILE: usize = 4;
 
 /// Rows of `a` that are copied at a time if its columns are contiguous. Every tile height divides it.
@@ -20,6 +22,15 @@ const STRIP: usize = 96;
 pub(crate) fn block_scratch_len<T>(k: usize) -> usize {
     // A copy of a strip of `a`, and either packed rows of it or a tile. No register is wider than 64 bytes.
     STRIP * k + MAX_TILE_ROWS * k.max(4 * 64 / size_of::<T>())
+}
+
+/// The rows of the tiles that a block of so many rows has in a full panel: it takes the time of these.
+pub(crate) fn rows_of_tiles(rows: usize) -> usize {
+    match rows % TILE {
+        0 => rows,
+        last if last <= LOW_TILE => rows - last + LOW_TILE,
+        last => rows - last + TILE,
+    }
 }
 
 /// `c (+)= a[i0..i0 + m, p0..p0 + k] * panels`, with a packed block of `n` columns.
@@ -80,10 +91,10 @@ impl<T: Real, M: Terms<T>> Block<'_, T, M> {
             panels = rest;
             // Tiles that fill the registers, except those for a row of the panel.
             match (vectors, S::REGISTER_COUNT >= 32) {
-                (4, _) => self.panel::<S, 6, 4>(simd, panel, j, columns),
+                (4, _) => self.panel::<S, TILE, 4>(simd, panel, j, columns),
                 (3, _) => self.panel::<S, 8, 3>(simd, panel, j, columns),
                 (2, true) => self.panel::<S, 12, 2>(simd, panel, j, columns),
-                (2, false) => self.panel::<S, 6, 2>(simd, panel, j, columns),
+                (2, false) => self.panel::<S, TILE, 2>(simd, panel, j, columns),
                 (_, true) => self.panel::<S, 16, 1>(simd, panel, j, columns),
                 (_, false) => self.panel::<S, 12, 1>(simd, panel, j, columns),
             }
@@ -101,11 +112,11 @@ impl<T: Real, M: Terms<T>> Block<'_, T, M> {
         columns: usize,
     ) {
         let panel: &[[T::Vector<S>; NV]] = bytemuck::cast_slice(T::as_vectors::<S>(panel).0);
-        // Of the tiles of six rows, the last one may have four.
+        // Of the tiles of a full panel, the last one may be lower.
         let last = self.m % MR;
-        let m = if MR == 6 && (1..=LOW_TILE).contains(&last) { self.m - last } else { self.m };
+        let m = if MR == TILE && (1..=LOW_TILE).contains(&last) { self.m - last } else { self.m };
         self.tiles::<S, MR, NV>(simd, panel, j, columns, 0..m);
-        if MR == 6 && m < self.m {
+        if MR == TILE && m < self.m {
             self.tiles::<S, LOW_TILE, NV>(simd, panel, j, columns, m..self.m);
         }
     }
