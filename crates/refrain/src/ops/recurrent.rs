@@ -24,6 +24,9 @@ pub(super) fn of_precision(t: &Tensor) -> Result<Tensor> {
 
 /// The states before each time step `[B, T, H]`, from the initial one and those after each time step.
 pub(super) fn states_before(initial: &Tensor, states: &Tensor) -> Result<Tensor> {
+    let all = Tensor::empty("states_before", states.shape(), states.dtype(), states.device())?;
     let steps = states.dims()[1];
-    Tensor::concat(&[&initial.unsqueeze(1)?, &states.narrow(1, 0, steps - 1)?], 1)
+    all.narrow(1, 0, 1)?.copy_from(&initial.unsqueeze(1)?)?;
+    all.narrow(1, 1, steps - 1)?.copy_from(&states.narrow(1, 0, steps - 1)?)?;
+    Ok(all)
 }
