@@ -2,7 +2,8 @@
 //! the entries of an index that name it, in order, so that positions are summed without atomics, always in the same order.
 //!
 //! It is a radix sort in which the blocks of a pass tell each other what they have (Adinets and Merrill, "Onesweep: A Faster
-//! Least Significant Digit Radix Sort for GPUs", 2022), so that a pass reads and writes its keys once.
+//! Least Significant Digit Radix Sort for GPUs", 2022), so that a pass reads and writes its keys once. For each of few keys, one kernel
+//! counts the keys before it.
 
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::{Error, Result};
@@ -25,6 +26,8 @@ static OF_KEYS: Kernels = Kernels {
     place: Source { name: "sort", parts: &[COMMON, include_str!("place.cu")] },
 };
 
+static RANK: Source = Source { name: "sort", parts: &[include_str!("rank.cu")] };
+
 static OF_ELEMENTS: Kernels = Kernels {
     count: Source { name: "sort", parts: &[ELEMENTS, COMMON, include_str!("count.cu")] },
     sum_up: Source { name: "sort", parts: &[ELEMENTS, COMMON, include_str!("sum_up.cu")] },
@@ -37,10 +40,17 @@ const DIGIT_BITS: u32 = 8;
 const LIMIT: usize = 1 << 31;
 /// Threads of a block that places keys.
 const THREADS: usize = 512;
+/// Of so many keys, each thread places few, so that there are enough blocks.
+const FEW_KEYS: usize = 1 << 18;
 /// Threads of a block that counts digits or sums the counts.
 const COUNTING: usize = 1024;
 /// The most blocks that count the digits of a line.
 const PARTS: usize = 128;
+/// Up to so many keys are compared with each other. Twice as many would take four times as long, which is about the time of the passes.
+const MOST_RANKED: usize = 8192;
+/// Threads of a block that does so, and keys that each of its warps places.
+const RANKING: usize = 256;
+const RANKED: usize = 4;
 
 /// The sort of lines of `n` keys each.
 pub(crate) struct Sort {
@@ -49,6 +59,8 @@ pub(crate) struct Sort {
     /// Bytes of a key: 4 or 8.
     key: usize,
     passes: usize,
+    /// Whether each key is compared with all others, instead of passes.
+    ranks: bool,
 }
 
 /// Lines along the middle of a tensor, and where the first elements of each go.
@@ -98,6 +110,15 @@ params! {
     }
 }
 
+params! {
+    struct RankArgs {
+        keys: Pointer = "const u32*",
+        n: i64,
+        to_keys: Pointer = "u32*",
+        to_entries: Pointer = "u32*",
+    }
+}
+
 impl Sort {
     /// Of `n` keys: `u32` numbers up to and including `largest`.
     ///
@@ -115,7 +136,10 @@ impl Sort {
             ));
         }
         let bits = usize::BITS - largest.leading_zeros();
-        Ok(Sort { lines: 1, n, key: 4, passes: bits.div_ceil(DIGIT_BITS).max(1) as usize })
+        let passes = bits.div_ceil(DIGIT_BITS).max(1) as usize;
+        // Others are compared with a key plus one, which must not overflow.
+        let ranks = n <= MOST_RANKED && largest < u32::MAX as usize;
+        Ok(Sort { lines: 1, n, key: 4, passes, ranks })
     }
 
     /// Of lines of a tensor.
@@ -123,7 +147,7 @@ impl Sort {
     /// # Errors
     /// If they are too long or too many.
     pub(crate) fn of_lines(op: &'static str, lines: usize, n: usize, dtype: DType) -> Result<Sort> {
-        let sort = Sort { lines, n, key: dtype.size().max(4), passes: dtype.size() };
+        let sort = Sort { lines, n, key: dtype.size().max(4), passes: dtype.size(), ranks: false };
         if n >= LIMIT || lines * sort.passes.max(sort.tiles()) > i32::MAX as usize {
             let message = format!(
                 "{lines} lines of {n} elements are too many to sort on a GPU at once; a line must have fewer than {LIMIT} \
@@ -134,9 +158,13 @@ impl Sort {
         Ok(sort)
     }
 
-    /// Keys that a thread places.
+    /// Keys that a thread places. Of few, more blocks place fewer each.
     fn placed(&self) -> usize {
-        if self.key == 8 || self.n <= THREADS * 8 { 8 } else { 16 }
+        match () {
+            () if self.key == 8 || self.n <= THREADS * 8 => 8,
+            () if self.lines * self.n <= FEW_KEYS => 4,
+            () => 16,
+        }
     }
 
     /// The tiles of a line.
@@ -190,8 +218,27 @@ impl Sort {
 
     /// Sorts keys, in working memory of [`Sort::workspace`] bytes.
     pub(crate) fn run(&self, args: &mut CudaArgs<'_>) -> Result<Sorted> {
-        self.sort(None, args)?;
-        Ok(self.before(self.passes))
+        match self.ranks {
+            true => self.rank(args),
+            false => {
+                self.sort(None, args)?;
+                Ok(self.before(self.passes))
+            }
+        }
+    }
+
+    fn rank(&self, args: &mut CudaArgs<'_>) -> Result<Sorted> {
+        let sorted = self.before(1);
+        let kernel_args = RankArgs {
+            keys: self.keys(),
+            n: self.n as i64,
+            to_keys: sorted.keys,
+            to_entries: sorted.entries,
+        };
+        let spec = KernelSpec::new(&RANK, "rank").int("THREADS", RANKING as i64).int("KEYS", RANKED as i64);
+        let blocks = self.n.div_ceil(RANKING / 32 * RANKED);
+        args.kernel(spec, Grid::line(blocks, RANKING as u32), &kernel_args)?;
+        Ok(sorted)
     }
 
     /// Sorts lines, in working memory of [`Sort::workspace`] bytes.

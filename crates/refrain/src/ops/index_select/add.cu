@@ -1,8 +1,8 @@
 // Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i, in their order,
 // plus base if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, far apart because
-// neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD;
-// IN_PLACE, whether base is y; ROWS; SORTED, whether the entries are sorted. If not, each block searches the index, which then has at
-// most MOST entries.
+// neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; VEC, the
+// elements of a slice that a thread loads at once; ADD; IN_PLACE, whether base is y; ROWS; SORTED, whether the entries are sorted. If not,
+// each block searches the index, which then has at most MOST entries.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
@@ -17,17 +17,17 @@ typedef u32 entry;
 typedef unsigned short entry;
 #endif
 
-// How many sorted keys are below a key. The whole warp computes it.
-DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
+// How many sorted keys are below a key. LANES lanes search together; all lanes of a warp call this.
+template <int LANES> DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
+    const u32 lane = threadIdx.x % LANES, first = (threadIdx.x & 31) - lane;
     u32 start = 0, left = n;
-    while (left > 0) {
-        u32 step = (left + 31) / 32, offset = (threadIdx.x & 31) * step;
-        bool below = offset < left && keys[start + offset] < key;
-        u32 count = __popc(__ballot_sync(FULL, below));
-        if (count == 0) break;
-        u32 end = min(left, count * step);
-        start += (count - 1) * step + 1;
-        left = end - ((count - 1) * step + 1);
+    while (__any_sync(FULL, left > 0)) {
+        const u32 step = (left + LANES - 1) / LANES, offset = lane * step;
+        const bool below = offset < left && keys[start + offset] < key;
+        const u32 count = __popc(__ballot_sync(FULL, below) >> first & (FULL >> (32 - LANES)));
+        const u32 end = min(left, count * step), next = count == 0 ? 0 : (count - 1) * step + 1;
+        start += next;
+        left = end - next;
     }
     return start;
 }
@@ -66,6 +66,14 @@ DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, const Reporter& fau
     return all;
 }
 
+// Entries whose elements are loaded side by side.
+constexpr int AT_ONCE = 4;
+
+DEVICE void add_all(C* sum, const vec<ELEMENT, VEC>& v) {
+    #pragma unroll
+    for (int k = 0; k < VEC; k++) sum[k] += to<C>(v.at[k]);
+}
+
 // The sum of a column's elements at some entries, plus `sum`.
 DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum) {
     u32 e = 0;
@@ -84,11 +92,27 @@ DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum)
 DEVICE void add_few(const IndexAddArgs& p, i64 i, const entry* list, u32 entries, i64 thread, i64 threads) {
     const i64 width = p.width, columns = p.outer * width;
     if (ADD && IN_PLACE && entries == 0) return;
-    for (i64 c = thread; c < columns; c += threads) {
-        i64 o = c / width, j = c - o * width;
+    for (i64 c = thread * VEC; c < columns; c += threads * VEC) {
+        const i64 o = c / width, j = c - o * width;
+        const ELEMENT* x = p.x + o * p.count * width + j;
         const i64 at = (o * p.size + i) * width + j;
-        const C sum = ADD ? to<C>(p.base[at]) : (C)0;
-        p.y[at] = from<ELEMENT>(total(p.x + o * p.count * width + j, list, entries, width, sum));
+        C sum[VEC] = {};
+        if (ADD) {
+            const vec<ELEMENT, VEC> base = load<VEC>(p.base + at);
+            #pragma unroll
+            for (int k = 0; k < VEC; k++) sum[k] = to<C>(base.at[k]);
+        }
+        for (u32 e = 0; e < entries; e += AT_ONCE) {
+            vec<ELEMENT, VEC> v[AT_ONCE];
+            #pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) if (e + k < entries) v[k] = load<VEC>(x + list[e + k] * width);
+            #pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) if (e + k < entries) add_all(sum, v[k]);
+        }
+        vec<ELEMENT, VEC> y;
+        #pragma unroll
+        for (int k = 0; k < VEC; k++) y.at[k] = from<ELEMENT>(sum[k]);
+        store<VEC>(p.y + at, y);
     }
 }
 
@@ -120,12 +144,15 @@ KERNEL(add, IndexAddArgs, p) {
     const i64 thread = (i64)blockIdx.y * THREADS + threadIdx.x, threads = (i64)gridDim.y * THREADS;
 #if SORTED
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    // Where the entries of each i begin and end.
+    // Where the entries of each i begin and end: of many, all are searched at the same time.
     __shared__ u32 bounds[2 * ROWS];
-    for (u32 b = warp; b < 2 * ROWS; b += WARPS) {
+    constexpr int LANES = ROWS == 1 ? 32 : THREADS / (2 * ROWS);
+    const u32 b = threadIdx.x / LANES;
+    // Whole warps.
+    if (b < 2 * ROWS) {
         const i64 i = blockIdx.x + (i64)(b / 2) * gridDim.x;
-        u32 bound = lower_bound(p.sorted_keys, count, (u32)min(i + b % 2, p.size));
-        if (lane == 0) bounds[b] = bound;
+        const u32 bound = lower_bound<LANES>(p.sorted_keys, count, (u32)min(i + b % 2, p.size));
+        if (threadIdx.x % LANES == 0) bounds[b] = bound;
     }
     __syncthreads();
     if (ROWS == 1) {

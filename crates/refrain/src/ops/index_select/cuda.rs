@@ -15,7 +15,7 @@ const THREADS: usize = 256;
 /// If the index has more entries than this, a block does not search it.
 const MOST: usize = 4096;
 /// If all blocks together would search more entries than this, the index is sorted.
-const LOOKS: usize = 1 << 26;
+const LOOKS: usize = 1 << 22;
 /// So many positions of narrow slices share a block, a warp for each, if there are so many of them: the gradient of 4,096 rows of 64
 /// numbers in a table of 100,000 took 148 us on an H200 with a block for each position.
 const SHARED_ROWS: usize = 32;
@@ -122,9 +122,17 @@ pub(super) fn add(axis: usize, has_base: bool, args: &mut CudaArgs<'_>) -> Resul
     let y = args.write(0);
     let base = if has_base { args.read(2) } else { y };
     let adds = args.accumulate(0) || has_base;
+    let dtype = args.write_dtype(0);
+    let vec = units::largest([
+        width * dtype.size(),
+        args.input(0).alignment(),
+        args.alignment(base),
+        args.alignment(y),
+    ]) / dtype.size();
     let spec = KernelSpec::new(&ADD, "add")
         .dtype("ID", ids)
-        .dtype("ELEMENT", args.write_dtype(0))
+        .dtype("ELEMENT", dtype)
+        .int("VEC", vec as i64)
         .flag("ADD", adds)
         .flag("IN_PLACE", args.same_place(base, y))
         .int("ROWS", rows as i64)
@@ -157,7 +165,7 @@ pub(super) fn add(axis: usize, has_base: bool, args: &mut CudaArgs<'_>) -> Resul
         faults,
     };
     let wanted = (args.multiprocessors() * 16).div_ceil(size);
-    let columns = (outer * width).div_ceil(THREADS).min(wanted).clamp(1, MAX_Y);
+    let columns = (outer * width / vec).div_ceil(THREADS).min(wanted).clamp(1, MAX_Y);
     let blocks = size.div_ceil(rows);
     let grid = Grid { blocks: [blocks as u32, columns as u32, 1], ..Grid::line(blocks, THREADS as u32) };
     args.kernel(spec, grid, &kernel_args)

@@ -88,8 +88,14 @@ fn gradients_are_added_in_one_order() {
     let of_few: fn(i64) -> i64 = |i| i * i % 53;
     let of_many: fn(i64) -> i64 = |i| if i % 50 == 0 { 8_999 } else { 9_000 - i * i % 9_001 };
     for device in devices() {
-        for (entries, id) in [(1_000, of_few), (9_001, of_many)] {
-            let (n, width) = (5000, 70);
+        // Few and many, which a GPU sorts in two ways.
+        for (n, entries, id) in [
+            (5000, 1_000, of_few),
+            (4_001, 9_001, of_many),
+            (5_003, 9_001, of_many),
+            (12_000, 9_001, of_many),
+        ] {
+            let width = 70;
             let ids: Vec<i64> = (0..n as i64).map(id).collect();
             let weights = Tensor::arange(0.0, (n * width) as f64, 1.0, DType::F32, &device).unwrap();
             let weights = weights.sin().unwrap().reshape([n, width]).unwrap();
@@ -162,8 +168,8 @@ fn an_index_out_of_range_is_named() {
 
 #[test]
 fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
-    // Few ids and many; a GPU sorts the latter.
-    for n in [8, 10_000] {
+    // Few ids and many; a GPU sorts the latter, in two ways.
+    for n in [8, 5_000, 10_000] {
         for own in own_devices() {
             let table = Tensor::zeros([3, 2], DType::F32, &own).unwrap();
             table.set_requires_grad(true).unwrap();
