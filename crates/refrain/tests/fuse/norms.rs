@@ -128,6 +128,20 @@ fn random_norms(precision: Precision, dtype: DType) {
     assert!(3 * fused >= all, "only {fused} of {all} steps had a product with a norm");
 }
 
+/// Of so many rows, groups of warps compute whole ones, and the last tile is not full.
+#[test]
+fn norms_behind_layers_of_many_rows_have_the_bits_of_eager_code() {
+    // Under a sanitizer, each kernel takes long.
+    let seeds = if sanitized() { 0 } else { 3 };
+    for device in devices() {
+        for (seed, dtype) in (0..seeds).flat_map(|seed| [(seed, DType::BF16), (seed, DType::F16)]) {
+            let sizes = [12_300, 128, 72];
+            let case = Case { seed, sizes, precision: Precision::F32, dtype, device: device.clone() };
+            compare(&case, &device, || case.state(), |s, random| case.run(s, random), ends_with_a_norm);
+        }
+    }
+}
+
 #[test]
 fn norms_behind_random_products_of_bf16_have_the_bits_of_eager_code() {
     random_norms(Precision::F32, DType::BF16);

@@ -234,7 +234,7 @@ impl Cuda {
         &self,
         product: &Product,
     ) -> Option<(&cublaslt::Library, Arc<cublaslt::LibraryPlan>)> {
-        let key = cublaslt::Key::of(product)?;
+        let key = cublaslt::Key::of(product).filter(|_| !product.passes_rows(self.mma()))?;
         let open = || cublaslt::Library::open(&self.shared.context.info);
         let library = self.shared.products.get_or_init(open).as_ref()?;
         Some((library, library.plan(key)?))

@@ -1,5 +1,6 @@
 //! A matrix product, as kernels ask a GPU for it.
 
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use smallvec::{SmallVec, smallvec};
@@ -134,7 +135,35 @@ pub(crate) struct Product {
     pub(crate) sums: Option<(FlatOperand, bool)>,
 }
 
+/// Products of f16 and bf16 whose rows [pass](Product::passes_rows): columns, numbers of a sum, and the fewest rows, which are enough for
+/// all multiprocessors without parts of k.
+const COLUMNS_OF_PASSING: usize = 128;
+const SUMS_OF_PASSING: RangeInclusive<usize> = 65..=256;
+const FEWEST_PASSING: usize = 12_288;
+/// At so many bytes, vectors of all operands begin.
+const EVEN_BYTES: usize = 16;
+
 impl Product {
+    /// Whether groups of warps compute whole rows of this layer of f16 or bf16 in a block, so that dropout, a residual or a norm behind it
+    /// does not read them again. On an H200, 27,552 rows by 128 x 128 with a residual and a layer norm take 13.6 us so, and 18.8 by the
+    /// library and another kernel. An activation computes long, which smaller blocks hide better.
+    pub(crate) fn passes_rows(&self, mma: MmaKind) -> bool {
+        let beside = [self.bias, self.residual];
+        let flat = beside.into_iter().flatten().chain([self.c]).map(|x| (x.dtype, x.alignment));
+        let factors = [&self.a, &self.b].map(|x| (x.dtype, x.alignment));
+        let is_even = |(dtype, alignment): (DType, usize)| dtype == self.dtype && alignment >= EVEN_BYTES;
+        let is_plain = self.batch.is_empty() && self.sums.is_none() && self.activation == Activation::None;
+        mma == MmaKind::WarpGroup
+            && self.dtype.size() == 2
+            && beside.iter().any(Option::is_some)
+            && is_plain
+            && self.n == COLUMNS_OF_PASSING
+            && SUMS_OF_PASSING.contains(&self.k)
+            && (self.k * self.dtype.size()).is_multiple_of(EVEN_BYTES)
+            && self.m >= FEWEST_PASSING
+            && flat.chain(factors).all(is_even)
+    }
+
     /// The product of operands `[.., m, k]` and `[.., k, n]` of the same batch, with any strides.
     pub(crate) fn batched(precision: Precision, a: &View<'_>, b: &View<'_>, c: &View<'_>) -> Product {
         let (shape, r) = (a.layout.shape(), a.layout.rank());

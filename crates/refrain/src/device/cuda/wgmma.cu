@@ -19,6 +19,11 @@ template <int COUNT> DEVICE void keep_until_here(u32* x) {
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(x[i])::"memory");
 }
 
+template <int COUNT> DEVICE void keep_until_here(float* x) {
+    #pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+
 // Waits for all products except the last LEFT. Their results are not read before.
 template <int FRAGMENTS, int LEFT> DEVICE void wait_for_groups(float (*d)[4]) {
     ON_GROUPS("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");

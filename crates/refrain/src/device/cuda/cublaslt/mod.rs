@@ -2,8 +2,8 @@
 //!
 //! It computes large products whose operands have one dtype and one dense dimension (and 16-byte alignment for tensor
 //! cores), if it computes everything after the product in the same way as the engine. Our own kernels compute the
-//! others: small or skinny products, sums together with the product, and activations other than tanh-GELU (whose
-//! rounding in the library suits only f16 and bf16).
+//! others: small or skinny products, sums together with the product, activations other than tanh-GELU (whose
+//! rounding in the library suits only f16 and bf16), and layers whose rows pass to what follows (`Product::passes_rows`).
 //!
 //! The algorithm is the first one that the library's heuristic names for the sizes, layouts, dtypes, alignments,
 //! device and library version. It is stored on disk (see `choices`), and in memory for the life of the process.

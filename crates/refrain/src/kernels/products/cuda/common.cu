@@ -39,9 +39,15 @@ struct Rows {
 };
 #endif
 
-// What is read besides a product, of W adjacent elements of a row of C.
+// What is read besides a product, of W adjacent elements of a row of C, as it lies in memory: so it takes the fewest registers until it
+// is needed.
+#if HAS_RESIDUAL
+typedef RESIDUAL_TYPE Added;
+#else
+typedef C_TYPE Added;
+#endif
 template <int W> struct Beside {
-    COMPUTE added[W];
+    vec<Added, W> added;
     tail::Operands<W> tail;
 };
 
@@ -104,18 +110,23 @@ DEVICE COMPUTE activate(COMPUTE x) {
 template <int W> DEVICE int there_from(const Job& j, int col) { return EVEN ? W : (int)j.n - col; }
 
 // Reads W adjacent elements of a row, of which `there` exist: all or none, if they are loaded at once.
-template <typename T, int W> DEVICE void read_row(COMPUTE* x, u64 address, i64 at, int there) {
+template <typename T, int W> DEVICE vec<T, W> read_row(u64 address, i64 at, int there) {
     const T* from = reinterpret_cast<const T*>(address) + at;
+    vec<T, W> v = {};
     if constexpr (W > 1 && ALIGNED) {
-        vec<T, W> v = {};
         if (there > 0) v = load<W>(from);
-        vec<COMPUTE, W> c = to_all<COMPUTE>(v);
-        #pragma unroll
-        for (int i = 0; i < W; i++) x[i] = c.at[i];
     } else {
         #pragma unroll
-        for (int i = 0; i < W; i++) x[i] = i < there ? to<COMPUTE>(from[i]) : (COMPUTE)0;
+        for (int i = 0; i < W; i++) if (i < there) v.at[i] = from[i];
     }
+    return v;
+}
+
+// Adds elements as they lie in memory.
+template <typename T, int W> DEVICE void add_row(COMPUTE* to, const vec<T, W>& v) {
+    vec<COMPUTE, W> x = to_all<COMPUTE>(v);
+    #pragma unroll
+    for (int i = 0; i < W; i++) to[i] = sum_of(to[i], x.at[i]);
 }
 
 // Writes W adjacent elements of a row, of which `there` exist.
@@ -130,12 +141,10 @@ template <typename T, int W> DEVICE void write_row(u64 address, i64 at, int ther
 }
 
 // Reads the bias of COUNT groups of W columns, at intervals of STEP columns; nothing if the sums are partial.
-template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, COMPUTE (*x)[W]) {
+template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, vec<BIAS_TYPE, W>* x) {
     if (PARTIAL || !HAS_BIAS) return;
     #pragma unroll
-    for (int g = 0; g < COUNT; g++) {
-        read_row<BIAS_TYPE, W>(x[g], j.bias, col + g * STEP, there_from<W>(j, col + g * STEP));
-    }
+    for (int g = 0; g < COUNT; g++) x[g] = read_row<BIAS_TYPE, W>(j.bias, col + g * STEP, there_from<W>(j, col + g * STEP));
 }
 
 // Reads what belongs to groups of adjacent elements of a row: what is added to them, which is the residual or, without one,
@@ -146,8 +155,7 @@ DEVICE void read_beside(const Job& j, i64 at, int col, Beside<W>* beside) {
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
         int step = g * STEP, there = there_from<W>(j, col + step);
-        if (HAS_RESIDUAL) read_row<RESIDUAL_TYPE, W>(beside[g].added, j.residual, at + step, there);
-        else if (ADDS) read_row<C_TYPE, W>(beside[g].added, j.c, at + step, there);
+        if (HAS_RESIDUAL || ADDS) beside[g].added = read_row<Added, W>(HAS_RESIDUAL ? j.residual : j.c, at + step, there);
         beside[g].tail = tail::fetch<W, ALIGNED>(j, at + step, col + step, there);
     }
 }
@@ -157,26 +165,19 @@ DEVICE void read_beside(const Job& j, i64 at, int col, Beside<W>* beside) {
 // contract depends on the text around it.
 template <int COUNT, int W, int STEP>
 DEVICE void complete(
-    const Job& j, const Place& p, i64 at, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], Beside<W>* beside
+    const Job& j, const Place& p, i64 at, int row, int col, COMPUTE (*v)[W], const vec<BIAS_TYPE, W>* bias, const Beside<W>* beside
 ) {
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
         int step = g * STEP, there = there_from<W>(j, col + step);
         if (there <= 0) continue;
-        #pragma unroll
-        for (int i = 0; i < W; i++) if (HAS_BIAS) v[g][i] = sum_of(v[g][i], bias[g][i]);
+        if (HAS_BIAS) add_row(v[g], bias[g]);
         vec<C_TYPE, W> kept = round_all<C_TYPE, W>(v[g]);
         if (KEEPS) write_row<C_TYPE, W>(j.kept, at + step, there, kept);
         #pragma unroll
-        for (int i = 0; i < W; i++) {
-            v[g][i] = activate(v[g][i]);
-            if (HAS_RESIDUAL || ADDS) v[g][i] = sum_of(v[g][i], beside[g].added[i]);
-        }
-        if (HAS_RESIDUAL && ADDS) {
-            read_row<C_TYPE, W>(beside[g].added, j.c, at + step, there);
-            #pragma unroll
-            for (int i = 0; i < W; i++) v[g][i] = sum_of(v[g][i], beside[g].added[i]);
-        }
+        for (int i = 0; i < W; i++) v[g][i] = activate(v[g][i]);
+        if (HAS_RESIDUAL || ADDS) add_row(v[g], beside[g].added);
+        if (HAS_RESIDUAL && ADDS) add_row(v[g], read_row<C_TYPE, W>(j.c, at + step, there));
         vec<C_TYPE, W> c = round_all<C_TYPE, W>(v[g]);
         if (STORES) write_row<C_TYPE, W>(j.c, at + step, there, c);
         p.rows.hold<W>(row, col + step, tail::follow<W, ALIGNED>(j, p.tail, at, step, there, beside[g].tail, c, kept));
@@ -188,7 +189,7 @@ DEVICE i64 place_of(const Job& j, const Place& p, int row, int col) { return (p.
 // Writes groups of adjacent elements of a row of the product, at intervals of STEP.
 template <int COUNT, int W, int STEP>
 DEVICE void finish(
-    const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], Beside<W>* beside
+    const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const vec<BIAS_TYPE, W>* bias, const Beside<W>* beside
 ) {
     i64 at = place_of(j, p, row, col);
     if (!PARTIAL) {
@@ -206,7 +207,7 @@ DEVICE void finish(
 }
 
 template <int COUNT, int W, int STEP>
-DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W]) {
+DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const vec<BIAS_TYPE, W>* bias) {
     if (row >= j.m) return;
     Beside<W> beside[COUNT];
     read_beside<COUNT, W, STEP>(j, place_of(j, p, row, col), col, beside);
@@ -215,7 +216,8 @@ DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[
 
 // Writes one element of the product.
 DEVICE void finish_one(const Job& j, const Place& p, int row, int col, COMPUTE x) {
-    COMPUTE v[1][1] = {{x}}, bias[1][1];
+    COMPUTE v[1][1] = {{x}};
+    vec<BIAS_TYPE, 1> bias[1];
     if (col >= j.n) return;
     biases<1, 1, 1>(j, col, bias);
     finish<1, 1, 1>(j, p, row, col, v, bias);

@@ -54,7 +54,7 @@ const MANY_TILES: usize = 64;
 const SMALL_MATRIX: usize = 32 << 10;
 /// Adjacent elements of C that a thread has.
 const TAIL_ELEMENTS: usize = 4;
-/// The maximum number of numbers of C in a tile with a tail.
+/// Numbers of C in a tile with a tail, if not two blocks share a multiprocessor.
 const MOST_NUMBERS_WITH_TAIL: usize = 64 * 64;
 /// The same with a norm, which waits for nothing but its parameters.
 const MOST_NUMBERS_WITH_NORM: usize = 128 * 64;
@@ -206,21 +206,31 @@ impl GemmPlan {
         self.aligned &= tail.is_none_or(|tail| tail.is_aligned(args, TAIL_ELEMENTS));
     }
 
-    /// Whether other blocks work while one waits for what a tail reads. Of large tiles, a multiprocessor has one or two: on an
-    /// H200, an input gradient in tiles of 128 x 128 took 20 us longer with the gradient of GELU behind it than both one by
-    /// one. Parts are gathered by a kernel of its own, which has small blocks.
-    pub(super) fn hides_tail(&self) -> bool {
-        self.cut.parts > 1 || self.way.numbers() <= MOST_NUMBERS_WITH_TAIL
+    /// Whether other blocks work while one waits for what a tail reads. A block of large tiles may be the only one on a
+    /// multiprocessor: on an H200, an input gradient of f32 in tiles of 128 x 128 took 20 us longer with the gradient of GELU behind it
+    /// than both one by one. Parts are gathered by a kernel of its own, which has small blocks.
+    pub(super) fn hides_tail(&self, p: &Product) -> bool {
+        self.cut.parts > 1 || self.way.numbers() <= MOST_NUMBERS_WITH_TAIL || self.is_one_of_two(p)
     }
 
-    /// Whether a block has whole rows of C, and room to pass them through shared memory to a norm. Of larger tiles, a
-    /// multiprocessor has one, so that nothing else runs meanwhile.
+    /// Whether a block has whole rows of C, and room to pass them through shared memory to a norm, while another one runs on the
+    /// multiprocessor.
     pub(super) fn has_rows(&self, p: &Product) -> bool {
         let has_tiles = matches!(self.way, GemmKernel::Tensor { .. } | GemmKernel::Groups { .. });
         has_tiles
             && self.cut.parts == 1
             && p.n <= self.way.tile().0[1]
-            && self.way.numbers() <= MOST_NUMBERS_WITH_NORM
+            && (self.way.numbers() <= MOST_NUMBERS_WITH_NORM || self.is_one_of_two(p))
+    }
+
+    /// Whether a multiprocessor has two blocks of large tiles: in shared memory, and in registers, which are too few for what does not
+    /// have 16 bits, is not aligned or not there. Layers of 300 columns in bf16 took longer with dropout in their kernel.
+    fn is_one_of_two(&self, p: &Product) -> bool {
+        let flat = [Some(p.c), p.bias, p.residual, p.kept];
+        let has_16_bits = p.dtype.size() == 2 && flat.iter().flatten().all(|x| x.dtype == p.dtype);
+        let is_plain = p.sums.is_none() && has_16_bits && self.aligned && self.even;
+        let fits = |tile: GroupTile| tile.as_they_are() && tile.leaves_half(self.cut.steps);
+        is_plain && matches!(self.way, GemmKernel::Groups { tile } if fits(tile))
     }
 
     /// A tile's rows in shared memory, for a norm.
@@ -285,7 +295,9 @@ impl GemmPlan {
             }
             GemmKernel::Groups { tile } => {
                 let spec = match tile.as_they_are() {
-                    true => common(&SWIZZLED, "gemm_swizzled").int("STAGES", GroupTile::STAGES as i64),
+                    true => common(&SWIZZLED, "gemm_swizzled")
+                        .int("STAGES", tile.stages as i64)
+                        .flag("ONE_OF_TWO", self.is_one_of_two(p)),
                     false => common(&WARPGROUP, "gemm_warpgroup"),
                 };
                 spec.word("FORM", tile.form)
@@ -481,12 +493,12 @@ impl Product {
 pub(crate) fn sums_beside(product: &Product, mma: MmaKind) -> bool {
     let work = product.m.saturating_mul(product.n).saturating_mul(product.k);
     let sums_well = || GemmKernel::of(product, mma).sums_well(product);
-    !suits(&Product { sums: None, ..product.clone() }) || (work <= MOST_WORK_BESIDE && sums_well())
+    !suits(&Product { sums: None, ..product.clone() }, mma) || (work <= MOST_WORK_BESIDE && sums_well())
 }
 
-/// Whether the library computes a product, if it is installed: as it is, or with whole rows.
-pub(super) fn suits(product: &Product) -> bool {
-    cublaslt::suits(product) || WholeRows::of(product).is_some()
+/// Whether the library computes a product, if it is installed: as it is, or with whole rows. Not if its rows pass to what follows.
+pub(super) fn suits(product: &Product, mma: MmaKind) -> bool {
+    !product.passes_rows(mma) && (cublaslt::suits(product) || WholeRows::of(product).is_some())
 }
 
 /// Workspace bytes of a product on a GPU.

@@ -148,7 +148,7 @@ KERNEL_THAT_WAITS(gemm_simt, Job, j, __launch_bounds__(BLOCK_THREADS)) {
 
     constexpr int GROUPS = COLS / LANES, STEP = THREADS_N * LANES;
     int col = col0 + tn * LANES;
-    COMPUTE bias[GROUPS][LANES];
+    vec<BIAS_TYPE, LANES> bias[GROUPS];
     biases<GROUPS, LANES, STEP>(j, col, bias);
     #pragma unroll
     for (int r = 0; r < ROWS; r++) {

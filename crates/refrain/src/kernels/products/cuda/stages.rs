@@ -66,7 +66,8 @@ struct StagePlan {
 
 /// Whether our own kernel multiplies on tensor cores, all of k at once, with rows of A one behind the other.
 fn is_plain(p: &Product, mma: MmaKind) -> bool {
-    !suits(p)
+    !suits(p, mma)
+        && !p.passes_rows(mma)
         && !p.is_empty()
         && p.batch.is_empty()
         && p.sums.is_none()

@@ -53,7 +53,7 @@ KERNEL_THAT_WAITS(gemm_sum, Job, j, __launch_bounds__(THREADS)) {
     }
     if (!there) return;
     if (!sum) {
-        COMPUTE bias[1][EACH];
+        vec<BIAS_TYPE, EACH> bias[1];
         Beside<EACH> beside[1];
         i64 at = group * EACH;
         int col = total >> 32 ? (int)(at % j.n) : (int)((u32)at % (u32)j.n);

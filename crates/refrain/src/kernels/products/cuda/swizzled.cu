@@ -5,6 +5,7 @@
 //   SUMS         also sums A's rows
 //   STAGES       tiles of both operands in shared memory
 //   MEMORY_BYTES the shared memory for all of them; a launch of fewer steps has less
+//   ONE_OF_TWO   whether a multiprocessor has room for two blocks of large tiles
 
 static_assert((FORM == F16 || FORM == BF16) && sizeof(A_TYPE) == 2 && sizeof(B_TYPE) == 2, "what is multiplied");
 static_assert(A_COPY % 4 == 0 && B_COPY % 4 == 0 && TILE_K == 64 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "the form of a tile");
@@ -18,9 +19,11 @@ static_assert(STAGES >= 3 && STAGES * STAGE_BYTES <= MEMORY_BYTES, "the launch c
 
 static_assert(SumsOfRows<TilesA>::BYTES <= STAGE_BYTES, "the block's sums find room");
 
-// A tail waits for what it reads and computes long. Five small blocks on a multiprocessor hide that better than the four that fit
-// if the compiler may take all the registers that it likes.
-KERNEL_THAT_WAITS(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL && BLOCK_THREADS == 128 ? 5 : 1)) {
+// What follows a product waits for what it reads, and may compute long. Five small blocks on a multiprocessor hide that better than the
+// four that fit if the compiler may take all the registers that it likes, and two large ones better than one.
+constexpr int RESIDENT = BLOCK_THREADS == 128 ? TAIL ? 5 : 1 : ONE_OF_TWO ? 2 : 1;
+
+KERNEL_THAT_WAITS(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, RESIDENT)) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
     int from = (int)(p.split * j.depth), left = (int)min(j.k - from, j.depth);
@@ -45,6 +48,8 @@ KERNEL_THAT_WAITS(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, TAIL &
 
     float acc[1][FRAGS_N][4];
     clear(acc);
+    // Else the compiler sets some of them to zero between the products, and then waits for each of these.
+    keep_until_here<4 * FRAGS_N>(&acc[0][0][0]);
     bool sums = SUMS && p.tile_n == 0;
     SumsOfRows<TilesA> rows;
     // The descriptors of the warp group's 64 rows of A's first tile, and of B's.

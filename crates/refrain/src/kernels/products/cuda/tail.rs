@@ -67,15 +67,15 @@ impl Reach {
 }
 
 /// Whether a product can have a tail, and is not slower with it than followed by a launch: where our own kernel computes all
-/// of it, in tiles of which many run at once.
+/// of it, in tiles of which several run at once on a multiprocessor.
 pub(crate) fn takes_tail(p: &Product, mma: MmaKind) -> bool {
-    !suits(p) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).hides_tail()
+    !suits(p, mma) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).hides_tail(p)
 }
 
 /// Whether a norm of the rows of a product's result can follow in the product's kernel: where our own kernel computes it, in
 /// tiles as wide as the rows.
 pub(crate) fn takes_norm(p: &Product, mma: MmaKind) -> bool {
-    !suits(p) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).has_rows(p)
+    !suits(p, mma) && !p.is_empty() && p.batch.len() <= BATCH_RANK && GemmPlan::of(p, mma).has_rows(p)
 }
 
 /// Whether the tail of a product whose rows have `n` elements can read an operand, given its layout in the shape of C.

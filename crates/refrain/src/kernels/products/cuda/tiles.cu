@@ -104,12 +104,12 @@ DEVICE void lane_row(float* v, const float (*acc)[4], int half) {
 }
 
 // Reads the bias of a lane's columns; `col` is the first.
-DEVICE void lane_biases(const Job& j, int col, float (*bias)[LANE_COLUMNS]) { biases<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, col, bias); }
+DEVICE void lane_biases(const Job& j, int col, vec<BIAS_TYPE, LANE_COLUMNS>* bias) { biases<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, col, bias); }
 
 // Writes a warp's part of C; its first row is `row` and the lane's first column is `col`. What four rows need besides
 // the product is loaded before any of these rows is written.
 DEVICE void finish_tile(
-    const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[LANE_COLUMNS]
+    const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const vec<BIAS_TYPE, LANE_COLUMNS>* bias
 ) {
     constexpr int ROWS = 2 * FRAGS_M, AT_ONCE = ROWS < 4 ? ROWS : 4;
     row += (threadIdx.x & 31) >> 2;
@@ -153,7 +153,7 @@ DEVICE void finish_rows(const Job& j, const Place& p) {
 // Writes a block's tile. Nothing that is in `memory` may be needed by this thread any more.
 DEVICE void finish_block(const Job& j, Place& p, float (*acc)[FRAGS_N][4], unsigned char* memory) {
     int col = p.tile_n * TILE_N + warp_col() + lane_column();
-    float bias[GROUPS][LANE_COLUMNS];
+    vec<BIAS_TYPE, LANE_COLUMNS> bias[GROUPS];
     lane_biases(j, col, bias);
 #if NORM || PASSES
     p.rows = {reinterpret_cast<ROW_TYPE*>(memory), p.tile_m * TILE_M};
