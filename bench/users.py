@@ -48,6 +48,7 @@ ROWS = {
     "attention dropout": {"channels": 21, **FINE, "d_model": 256, "heads": 8, "ffn": 512, "attention_dropout": 0.1},
     "heads of 20": {"channels": 21, "context": 500, "patch": 12, "stride": 6, "d_model": 100, "heads": 5, "ffn": 300},
     "heads of 12": {"channels": 21, **FINE, "context": 700, "d_model": 120, "heads": 10, "batch_size": 32},
+    "paper": {"channels": 21, **FINE, "d_model": 128, "heads": 16, "layers": 3, "ffn": 256, "batch_size": 32},
     "residual attention": {"channels": 21, "d_model": 128, "heads": 16, "residual_attention": True, "batch_size": 128},
     "channel attention": {"channels": 21, "d_model": 128, "heads": 8, "channel_attention": True, "batch_size": 32},
     "pre-norm": {"channels": 7, **FINE, "d_model": 128, "heads": 8, "layers": 6, "ffn": 512, "dropout": 0.1, "norm": "layer",
