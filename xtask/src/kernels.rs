@@ -107,7 +107,7 @@ impl Outcome {
 }
 
 /// Compiles a share of the jobs. A failed compilation, or one that spills more than `spill` bytes of registers, is an
-/// error.
+/// error. So is one whose products wait for each other.
 pub fn compile(jobs: &[Job], Share(i, n): Share, spill: usize) -> anyhow::Result<()> {
     let share = jobs.iter().skip(i).step_by(n.max(1));
     let outcomes = share.map(|(file, arch)| one(file, arch)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -133,10 +133,14 @@ fn one(file: &Path, architecture: &str) -> anyhow::Result<Outcome> {
     let outcome =
         |failure, spilled| Outcome { name, architecture: architecture.to_owned(), failure, spilled };
     Ok(match refrain::compile_kernel(&text, architecture) {
+        Ok(log) if log.contains(SERIALISED) => outcome(Some(log), 0),
         Ok(log) => outcome(None, spilled(&log)),
         Err(failure) => outcome(Some(failure), 0),
     })
 }
+
+/// What the assembler says if groups of warps wait for each of their products before they begin the next one.
+const SERIALISED: &str = "wgmma.mma_async instructions are serialized";
 
 /// The largest spill in the assembler's messages, such as "8 bytes spill stores".
 fn spilled(log: &str) -> usize {
