@@ -66,6 +66,14 @@ impl Padded {
         channel * self.channel() + phase * rows * columns + at[0] / stride[0] * columns + at[1] / stride[1]
     }
 
+    /// Where all elements of the first window lie: those of a channel, row by row, and then the next channel's.
+    pub(super) fn places(&self) -> Scratch<usize> {
+        let [height, width] = self.window.kernel;
+        let elements = self.channels * height * width;
+        let place = |at: usize| self.place(at / width / height, at / width % height, at % width);
+        Scratch::collect(elements, (0..elements).map(place))
+    }
+
     /// Columns of a phase, which is how far the windows of a row lie from those of the row before.
     pub(super) fn step(&self) -> usize {
         self.phase[1]

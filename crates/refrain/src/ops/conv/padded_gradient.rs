@@ -51,9 +51,7 @@ impl<'a> PaddedGradient<'a> {
         let shares = (of_group * kernel_h * kernel_w * m).div_ceil(SUMS).clamp(1, TASKS);
         let channels = of_group.div_ceil(shares);
         let padded = Padded::new(&Windows::new(window, channels, [height, width], count))?;
-        let elements = (0..channels * kernel_h * kernel_w)
-            .map(|at| padded.place(at / kernel_w / kernel_h, at / kernel_w % kernel_h, at % kernel_w));
-        let of_windows = Scratch::collect(channels * kernel_h * kernel_w, elements);
+        let of_windows = padded.places();
         let shares = of_group.div_ceil(channels);
         let parts = TASKS.div_ceil(shares).min(n).max(1);
         Some(PaddedGradient { places, padded, channels, shares, parts, m, of_windows })

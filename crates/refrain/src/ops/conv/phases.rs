@@ -66,16 +66,15 @@ impl Phases {
     fn forward(window: Window, sides: [(usize, [usize; 2]); 2], groups: usize) -> Option<Phases> {
         let [(channels, size), (_, count)] = sides;
         let padded = Padded::new(&Windows::new(window, channels, size, count))?;
-        let [height, width] = window.kernel;
-        let depth = channels * height * width;
-        let taps = (0..depth).map(|at| padded.place(at / width / height, at / width % height, at % width));
+        let places = padded.places();
+        let depth = places.len();
         Some(Phases {
             padded,
             groups,
             sides,
             stride: [1, 1],
             phases: SmallVec::from_iter([Phase { first: [0, 0], count, begin: 0, taps: depth }]),
-            places: Scratch::collect(depth, taps),
+            places,
             of_weight: Scratch::collect(depth, 0..depth),
             channel_step: depth,
         })
