@@ -81,7 +81,7 @@ pub fn share_out(jobs: usize) -> anyhow::Result<()> {
     }
     match failed {
         0 => Ok(()),
-        _ => bail!("some kernels do not compile, or spill registers"),
+        _ => bail!("some kernels do not compile, spill registers, or wait for each of their products"),
     }
 }
 
