@@ -228,7 +228,7 @@ impl GemmPlan {
     fn is_one_of_two(&self, p: &Product) -> bool {
         let flat = [Some(p.c), p.bias, p.residual, p.kept];
         let has_16_bits = p.dtype.size() == 2 && flat.iter().flatten().all(|x| x.dtype == p.dtype);
-        let is_plain = p.sums.is_none() && has_16_bits && self.aligned && self.even;
+        let is_plain = p.sums.is_none() && has_16_bits && aligned(p) && self.even;
         let fits = |tile: GroupTile| tile.as_they_are() && tile.leaves_half(self.cut.steps);
         is_plain && matches!(self.way, GemmKernel::Groups { tile } if fits(tile))
     }
@@ -297,7 +297,7 @@ impl GemmPlan {
                 let spec = match tile.as_they_are() {
                     true => common(&SWIZZLED, "gemm_swizzled")
                         .int("STAGES", tile.stages as i64)
-                        .flag("ONE_OF_TWO", self.is_one_of_two(p)),
+                        .flag("ONE_OF_TWO", self.aligned && self.is_one_of_two(p)),
                     false => common(&WARPGROUP, "gemm_warpgroup"),
                 };
                 spec.word("FORM", tile.form)
