@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::execute::{Dest, execute};
 use super::{OnTape, Op};
 use crate::autograd::{self, TapeEntry};
-use crate::device::{Mode, RESULTS};
+use crate::device::{Kernel, Mode, RESULTS, recording};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -35,6 +35,21 @@ pub(crate) fn apply_all_on<O: Op>(
         recording.finish(function, &outputs);
     }
     Ok(outputs)
+}
+
+/// Runs an operation that has no gradient. While a step is recorded, it runs once for the values of its operand: until something
+/// writes to that, the next one with the same parameters has the same results. So nobody may write to them.
+pub(crate) fn apply_once<O: Op>(op: O, operand: &Tensor) -> Result<SmallVec<[Tensor; RESULTS]>> {
+    let text = op.parameters();
+    if let Some(results) = recording::computed(&text, &operand.operand()) {
+        return Ok(results
+            .map(|(storage, layout, dtype)| Tensor::from_parts(storage, layout, dtype))
+            .collect());
+    }
+    let results = execute(&op, &[operand], &[])?;
+    let kept = results.iter().map(|r| (r.storage().clone(), r.layout().clone(), r.dtype()));
+    recording::keep_computed(text, &operand.operand(), kept);
+    Ok(results)
 }
 
 /// Runs an operation whose first result is written to the memory of `dst`. The other results are new tensors, which

@@ -12,7 +12,9 @@ use smallvec::{SmallVec, smallvec};
 
 pub use custom::custom_op;
 
-pub(crate) use apply::{accumulate_into, apply, apply_all, apply_all_on, apply_into, apply_into_on};
+pub(crate) use apply::{
+    accumulate_into, apply, apply_all, apply_all_on, apply_into, apply_into_on, apply_once,
+};
 pub(crate) use execute::{Dest, execute, spans_apart};
 
 use crate::autograd::{Differentiable, Gradients, Saves};

@@ -58,6 +58,6 @@ pub(crate) mod windows;
 // For operations, which take it from `super`.
 pub(crate) use crate::operation::{
     Dest, Needs, OnTape, Op, Spec, Specs, accumulate_into, apply, apply_all, apply_all_on, apply_into,
-    apply_into_on, execute, spans_apart,
+    apply_into_on, apply_once, execute, spans_apart,
 };
 pub(crate) use crate::tensor::{check_devices, check_dtypes};

@@ -46,6 +46,8 @@ struct State {
     read: Vec<Tensor>,
     /// Those that it also writes to.
     written: Vec<Tensor>,
+    /// For each axis, as many places as it has.
+    indices: Vec<Tensor>,
     generator: Generator,
 }
 
@@ -85,7 +87,12 @@ impl State {
             read.push(window);
         }
         let written = [DType::F32, DType::BF16, DType::I64].map(|dtype| filled(shape, dtype, 9, device));
-        State { read, written: written.to_vec(), generator: Generator::new(device, 7).unwrap() }
+        let indices = shape.iter().enumerate().map(|(axis, &d)| {
+            let places: Vec<f64> = (0..d).map(|i| ((i * i + 3 * axis + 1) % d) as f64).collect();
+            tensor(&places, vec![d], if axis == 0 { DType::I64 } else { DType::I32 }, device)
+        });
+        let indices = indices.collect();
+        State { read, written: written.to_vec(), indices, generator: Generator::new(device, 7).unwrap() }
     }
 }
 
@@ -101,7 +108,7 @@ fn random_program(seed: u64, shape: &[usize], state: &State) -> Result<Vec<Tenso
         let y = same[same.len() - 1 - numbers.below(same.len().min(6))].clone();
         let float = x.dtype().is_float();
         let arithmetic = x.dtype() != DType::Bool;
-        let new = match numbers.below(22) {
+        let new = match numbers.below(24) {
             0..4 if arithmetic => match numbers.below(4) {
                 0 => x.add(&y)?,
                 1 => x.sub(&y)?,
@@ -147,7 +154,12 @@ fn random_program(seed: u64, shape: &[usize], state: &State) -> Result<Vec<Tenso
                 mine
             }
             20 if float => x.softmax(-1)?,
-            21 => x.gt_scalar(0.0)?.where_cond(&x.ones_like()?, &y)?,
+            21 | 22 if shape.iter().all(|&d| d > 0) => {
+                let axis = numbers.below(shape.len());
+                let picked = x.index_select(axis as isize, &state.indices[axis])?;
+                if float { picked.mul(&y)? } else { picked }
+            }
+            23 => x.gt_scalar(0.0)?.where_cond(&x.ones_like()?, &y)?,
             _ => continue,
         };
         made.push(new);
@@ -248,6 +260,69 @@ fn a_chain_is_one_launch_that_stores_its_end_alone() {
                 "{table}"
             );
         }
+    }
+}
+
+#[test]
+fn slices_that_are_picked_join_the_chain_behind_them() {
+    for device in fusing() {
+        for dtype in [DType::F32, DType::BF16, DType::F64] {
+            // Slices of whole vectors, of odd lengths, and single elements; along the first axis and in the middle.
+            for (shape, axis) in [([20, 4, 16], 0), ([20, 4, 16], 1), ([9, 5, 7], 1), ([6, 7, 1], 1)] {
+                let table = filled(&shape, dtype, 0, &device);
+                let mut picked = shape;
+                picked[axis] = 30;
+                let places: Vec<f64> = (0..30).map(|i| f64::from(i * i % shape[axis] as i32)).collect();
+                let index = tensor(&places, vec![30], DType::I64, &device);
+                let weight = filled(&[30], dtype, 1, &device);
+                let (mut column, axis) = ([1; 3], axis as isize);
+                column[axis as usize] = 30;
+                let beside = filled(&picked, dtype, 2, &device);
+                let (count, _, table) = launches(&device, || {
+                    let said = table.index_select(axis, &index)?.mul(&weight.reshape(column)?)?;
+                    Ok(vec![said.add(&beside)?])
+                });
+                assert_eq!(count, 1, "{table}");
+                assert!(table.contains("fused(index_select, mul, add)"), "{table}");
+            }
+        }
+        // A table that the step has just made, two tables, and one that is written to.
+        let [x, y] = [0, 1].map(|salt| filled(&[8, 12], DType::F32, salt, &device));
+        let index = tensor(&[7.0, 0.0, 3.0, 3.0], vec![4], DType::I32, &device);
+        let (count, _, table) = launches(&device, || {
+            let [a, b] = [x.exp()?.index_select(0, &index)?, y.index_select(0, &index)?];
+            Ok(vec![a.mul(&b)?])
+        });
+        assert_eq!(count, 2, "{table}");
+        assert!(table.contains("fused(index_select, index_select, mul)"), "{table}");
+        let ones = tensor(&[1.0; 8], vec![8], DType::I64, &device);
+        let (_, _, table) = launches(&device, || {
+            let state = x.copy()?;
+            let picked = state.index_select(0, &ones)?;
+            state.copy_from(&picked.mul(&y)?)?;
+            Ok(vec![state])
+        });
+        assert!(table.contains("fused(index_select, mul)"), "{table}");
+    }
+}
+
+#[test]
+fn an_index_out_of_range_is_an_error_of_its_own_operation_in_a_chain_as_well() {
+    for device in fusing().filter(|device| device.kind() != DeviceKind::Cpu) {
+        let x = filled(&[4, 6], DType::F32, 0, &device);
+        let index = tensor(&[1.0, 3.0, 0.0], vec![3], DType::I64, &device);
+        let mut step =
+            Step::new(&device, |_| Ok(vec![x.index_select(0, &index)?.mul_scalar(2.0)?.add_scalar(1.0)?]));
+        step.call(&[]).unwrap();
+        device.synchronize().unwrap();
+        let table = step.program().unwrap().to_string();
+        assert!(table.contains("fused(index_select, mul, add)"), "{table}");
+        index.copy_from(&tensor(&[1.0, 4.0, 0.0], vec![3], DType::I64, &device)).unwrap();
+        let error = step.call(&[]).and_then(|_| device.synchronize()).unwrap_err().to_string();
+        assert!(error.starts_with("index_select") && error.contains('4'), "{error}");
+        index.copy_from(&tensor(&[1.0, 2.0, 0.0], vec![3], DType::I64, &device)).unwrap();
+        step.call(&[]).unwrap();
+        step.finish().unwrap();
     }
 }
 

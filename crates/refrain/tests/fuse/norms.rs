@@ -142,6 +142,29 @@ fn norms_behind_layers_of_many_rows_have_the_bits_of_eager_code() {
     }
 }
 
+/// Rows of 128 numbers that a block computes for a norm are read in whole vectors. What is added behind the layer may not allow that.
+#[test]
+fn a_norm_behind_a_long_layer_has_the_bits_of_eager_code_beside_rows_that_are_not_aligned() {
+    for device in devices() {
+        let [m, n, k] = [12_300, 128, 72];
+        let state = || {
+            let shapes: [&[usize]; 5] = [&[m, k], &[n, k], &[n], &[n], &[m * n + 1]];
+            (0..5).map(|i| filled(shapes[i], DType::BF16, i, &device)).collect()
+        };
+        compare(
+            &"rows that are not aligned",
+            &device,
+            state,
+            |s, _| {
+                let beside = s[4].narrow(0, 1, m * n)?.reshape([m, n])?;
+                let y = s[0].linear(&s[1], Some(&s[2]), Activation::None, None)?.add(&beside)?;
+                Ok(vec![y.layer_norm(&s[2], &s[3], 1e-5)?, y])
+            },
+            ends_with_a_norm,
+        );
+    }
+}
+
 #[test]
 fn norms_behind_random_products_of_bf16_have_the_bits_of_eager_code() {
     random_norms(Precision::F32, DType::BF16);

@@ -4,7 +4,7 @@ use super::faults::{Bounds, Reporter};
 use super::kernel::{Grid, KernelSpec};
 use super::norm::RowNorm;
 use super::params::{Declared, Member, Pointer, Put};
-use super::piece::{Description, Piece};
+use super::piece::{Description, Pick, Piece};
 use super::product::{MmaKind, Product};
 use super::tail::Elements;
 use crate::device::communicator::{CollectiveCall, Communicator};
@@ -201,12 +201,17 @@ impl<'a> CudaArgs<'a> {
     /// What a kernel reports indices out of range with (`report` in its text). The host meets the error when it next
     /// waits for the device.
     pub(crate) fn faults(&self, bounds: Bounds) -> Reporter {
+        self.faults_of(self.launch.op, bounds)
+    }
+
+    /// [`CudaArgs::faults`] of a part of the launch.
+    pub(crate) fn faults_of(&self, part: &'static str, bounds: Bounds) -> Reporter {
         debug_assert!(
             self.launch.kernel.can_fail(),
             "{} reports indices; its can_fail must say so",
             self.launch.op
         );
-        Reporter::new(self.launch.op, bounds)
+        Reporter::new(part, bounds)
     }
 
     /// Whether a view is an operand of the launch as a whole.
@@ -230,6 +235,13 @@ impl<'a> CudaArgs<'a> {
     pub(crate) fn describe(&mut self, piece: Piece) {
         if let Some(description) = self.sink.description() {
             description.pieces.push(piece);
+        }
+    }
+
+    /// Describes a launch that picks slices and does nothing else, where [`CudaArgs::describes`].
+    pub(crate) fn describe_pick(&mut self, pick: Pick) {
+        if let Some(description) = self.sink.description() {
+            description.pick = Some(pick);
         }
     }
 

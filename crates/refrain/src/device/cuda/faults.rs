@@ -39,6 +39,9 @@ params! {
 }
 
 impl Reporter {
+    /// Of a kernel that reports nothing.
+    pub(crate) const NONE: Reporter = Reporter { slot: Pointer::NOTHING, origin: 0 };
+
     pub(super) fn new(op: &'static str, bounds: Bounds) -> Reporter {
         Reporter { slot: Pointer::FAULTS, origin: origin(op, bounds) }
     }

@@ -37,7 +37,7 @@ pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA, define, undefine};
 pub(crate) use nccl::{Nccl, unique_id};
 pub(crate) use norm::RowNorm;
 pub(crate) use params::{Declarations, Field, Member, Pointer, Put, Words, padded, params, with_rank};
-pub(crate) use piece::{Piece, RandomWords, Work, work};
+pub(crate) use piece::{Pick, Piece, RandomWords, Work, work};
 pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
 pub(crate) use tail::{Elements, Following, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS, TailArgs};
 pub(crate) use workers::Hired;

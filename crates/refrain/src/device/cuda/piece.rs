@@ -39,11 +39,26 @@ pub(crate) struct RandomWords {
     pub(crate) offset: u64,
 }
 
-/// What a launch does, where that can be said: it computes each of its results element by element, it is one product, it is a
-/// norm of rows, or it ends with a kernel that takes a tail.
+/// A result whose slices are picked along an axis: element (o, e, w) of the first result is element (o, `index[e]`, w) of a table. Both
+/// operands are contiguous.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pick {
+    /// The numbers of the operands in the launch.
+    pub(crate) table: usize,
+    pub(crate) index: usize,
+    /// Entries of the index, and slices of the table.
+    pub(crate) count: usize,
+    pub(crate) size: usize,
+    /// Elements of a slice.
+    pub(crate) width: usize,
+}
+
+/// What a launch does, where that can be said: it computes each of its results element by element, it picks slices, it is one product,
+/// it is a norm of rows, or it ends with a kernel that takes a tail.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Pieces(Vec<Piece>),
+    Pick(Pick),
     Product(Box<Product>),
     Norm(Box<RowNorm>),
     Elements(Box<dyn Elements>),
@@ -54,7 +69,10 @@ pub(crate) enum Work {
 pub(crate) fn work(launch: &Launch<'_>, mma: MmaKind) -> Option<Work> {
     let mut describe = Describe { found: Description::default(), mma };
     launch.kernel.cuda(&mut CudaArgs::new(launch, &mut describe)).ok()?;
-    let Description { pieces, mut products, mut norms, mut elements } = describe.found;
+    let Description { pieces, mut products, mut norms, mut elements, pick } = describe.found;
+    if let Some(pick) = pick {
+        return Some(Work::Pick(pick));
+    }
     if let Some(norm) = norms.pop() {
         let is_all = pieces.is_empty() && products.is_empty() && norms.is_empty() && elements.is_empty();
         return is_all.then(|| Work::Norm(norm.into()));
@@ -79,6 +97,8 @@ pub(crate) struct Description {
     pub(super) products: Vec<Product>,
     pub(super) norms: Vec<RowNorm>,
     pub(super) elements: Vec<Box<dyn Elements>>,
+    /// What a launch does that does nothing else.
+    pub(super) pick: Option<Pick>,
 }
 
 /// Takes descriptions of elementwise kernels, products and norms of rows, and refuses all other work.

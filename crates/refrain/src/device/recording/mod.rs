@@ -14,12 +14,14 @@ pub use threads::unrelated_to_recordings;
 pub(crate) use threads::{Recording, Touched, enter};
 
 use super::Device;
-use super::launch::Launch;
+use super::launch::{Launch, Operand};
 use super::storage::Storage;
 use crate::error::{Error, Result};
+use crate::recycled::Recycled;
 #[cfg(shuttle)]
 use crate::sync::keys::*;
 use crate::sync::thread_local;
+use crate::types::{DType, Layout};
 
 /// Notes the launches of a thread instead of running them. The door tells it of each.
 pub(crate) trait RecordLaunch {
@@ -38,6 +40,37 @@ struct Active {
     recording: Arc<Recording>,
     births: Arc<Births>,
     recorder: Rc<RefCell<dyn RecordLaunch>>,
+    computed: RefCell<Vec<Computed>>,
+}
+
+/// A result of an operation.
+pub(crate) type Computation = (Recycled<Storage>, Layout, DType);
+
+/// What an operation has computed in this recording from the values that its operand still has.
+struct Computed {
+    /// Its parameters.
+    text: String,
+    /// The operand: the id of its storage, its bytes there and what they mean.
+    storage: u64,
+    bytes: Range<usize>,
+    layout: Layout,
+    dtype: DType,
+    results: Vec<Computation>,
+}
+
+impl Computed {
+    fn is_of(&self, text: &str, operand: &Operand<'_>) -> bool {
+        self.text == text
+            && self.storage == operand.storage.id()
+            && &self.layout == operand.layout
+            && self.dtype == operand.dtype
+    }
+
+    /// Whether an operand of another launch has a byte of its operand.
+    fn meets(&self, other: &Operand<'_>) -> bool {
+        let bytes = other.byte_range();
+        self.storage == other.storage.id() && self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    }
 }
 
 thread_local! {
@@ -75,7 +108,7 @@ impl Session {
     pub(crate) fn note_with(&self, recorder: Rc<RefCell<dyn RecordLaunch>>) {
         let (recording, births) = (self.recording.clone(), self.births.clone());
         CURRENT.set(Some(recording.number));
-        ACTIVE.set(Some(Active { recording, births, recorder }));
+        ACTIVE.set(Some(Active { recording, births, recorder, computed: RefCell::default() }));
     }
 }
 
@@ -139,11 +172,50 @@ pub(super) fn launch(device: &Device, launch: &Launch<'_>) -> Result<bool> {
             None => enter(launch.op, device, || Touched::by(launch)).map(|()| false),
         };
     }
-    with(launch.op, device, |active| active.recorder.borrow_mut().note(launch))?;
+    let outdated = with(launch.op, device, |active| {
+        active.recorder.borrow_mut().note(launch)?;
+        let is_written = |computed: &mut Computed| launch.written().any(|write| computed.meets(write));
+        Ok(active.computed.borrow_mut().extract_if(.., is_written).collect::<Vec<Computed>>())
+    })?;
+    // Storages are dropped outside of the recording's borrow.
+    drop(outdated);
     for operand in launch.written() {
         operand.storage.note_write(&operand.byte_range(), launch.op, current());
     }
     Ok(true)
+}
+
+/// What an operation with these parameters has computed from the values of an operand earlier in the recording of this thread.
+pub(crate) fn computed(
+    text: &str,
+    operand: &Operand<'_>,
+) -> Option<impl Iterator<Item = Computation> + use<>> {
+    current()?;
+    let results = ACTIVE.with_borrow(|active| {
+        let known = active.as_ref()?.computed.borrow();
+        known.iter().find(|computed| computed.is_of(text, operand)).map(|computed| computed.results.clone())
+    });
+    results.map(Vec::into_iter)
+}
+
+/// Keeps what an operation has computed for [`computed`], if this thread records.
+pub(crate) fn keep_computed(text: String, operand: &Operand<'_>, results: impl Iterator<Item = Computation>) {
+    if current().is_none() {
+        return;
+    }
+    let computed = Computed {
+        text,
+        storage: operand.storage.id(),
+        bytes: operand.byte_range(),
+        layout: operand.layout.clone(),
+        dtype: operand.dtype,
+        results: results.collect(),
+    };
+    ACTIVE.with_borrow(|active| {
+        if let Some(active) = active {
+            active.computed.borrow_mut().push(computed);
+        }
+    });
 }
 
 /// Returns an error if this thread records. `message` says why `op` can't be part of a step and what to do instead.

@@ -25,6 +25,21 @@ template <int K, typename T, int N> DEVICE void keep(const ChainArgs& e, const I
     store<N>(reinterpret_cast<T*>(e.operands[K]) + place<K>(e, at), v);
 }
 
+// Elements of pick `k` from `element` of its result on, all of one slice. An index out of range is reported, and gives `missing`.
+template <typename ID, typename T, int N> DEVICE vec<T, N> pick(const ChainArgs& e, int k, INDEX element, u64 missing) {
+    const INDEX count = (INDEX)e.picked[k][0], width = (INDEX)e.picked[k][2];
+    const INDEX row = element / width, column = element - row * width, o = row / count;
+    const i64 size = e.picked[k][1], named = reinterpret_cast<const ID*>(e.indices[k])[row - o * count];
+    if ((u64)named < (u64)size) {
+        return load<N>(reinterpret_cast<const T*>(e.tables[k]) + ((u64)o * size + named) * width + column);
+    }
+    if (column == 0) report(e.reporters[k], named, size);
+    vec<T, N> v;
+    #pragma unroll
+    for (int i = 0; i < N; i++) v.at[i] = *reinterpret_cast<const T*>(&missing);
+    return v;
+}
+
 DEVICE void locate(INDEX* at, const ChainArgs& e, INDEX first) {
     INDEX rest = first;
     #pragma unroll

@@ -11,10 +11,11 @@ use smallvec::SmallVec;
 use super::LoopPlan;
 use super::cuda::{LOOP, Walk, Walked, grid};
 use crate::device::cuda::{
-    CudaArgs, KernelSpec, MAX_DRAWS, Piece, Pointer, Source, View, define, padded, params, undefine,
-    with_rank,
+    Bounds, CudaArgs, KernelSpec, MAX_DRAWS, Pick, Piece, Pointer, Reporter, Source, View, define, padded,
+    params, undefine, with_rank,
 };
 use crate::error::{Error, Result};
+use crate::kernels::units;
 use crate::tensor::{DType, Layout};
 
 /// What the kernels of a chain share, whatever goes over their elements.
@@ -27,8 +28,10 @@ pub(crate) const MAX_VALUES: usize = 16;
 pub(crate) const MAX_SCALARS: usize = 16;
 /// Axes at most.
 pub(crate) const MAX_AXES: usize = 16;
-/// What the loop computes offsets of: operands in memory, and positions of random words.
-const MAX_WALKED: usize = MAX_VALUES + MAX_DRAWS;
+/// Values at most that are picked by an index.
+pub(crate) const MAX_PICKS: usize = 2;
+/// What the loop computes offsets of: operands in memory, and positions of random words and of picked elements.
+const MAX_WALKED: usize = MAX_VALUES + MAX_DRAWS + MAX_PICKS;
 
 /// Values of one dtype, one for each element. They are loaded before the pieces and stored after them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +43,19 @@ pub(crate) struct Value {
     pub(crate) write: Option<usize>,
     /// Whether the result is added to, so that it also holds them before.
     pub(crate) adds: bool,
+    /// The number of the pick that they come from.
+    pub(crate) pick: Option<usize>,
+}
+
+/// Values that are picked from an operand of another shape, before the pieces.
+#[derive(Clone, Debug)]
+pub(crate) struct ChainPick {
+    /// The operation, whose users meet an index out of range.
+    pub(crate) op: &'static str,
+    /// With the numbers of the operands in the launch of the chain.
+    pub(crate) pick: Pick,
+    /// Where the elements of the result lie, which are picked in this order.
+    pub(crate) order: Layout,
 }
 
 /// Random words: element `i` in the order of a layout gets word `i`.
@@ -70,6 +86,7 @@ pub(crate) struct ChainPiece {
 pub(crate) struct Chain {
     pub(crate) values: Vec<Value>,
     pub(crate) words: Vec<ChainWords>,
+    pub(crate) picks: Vec<ChainPick>,
     pub(crate) pieces: Vec<ChainPiece>,
     text: OnceLock<Arc<str>>,
 }
@@ -84,25 +101,38 @@ params! {
         s: [f64; MAX_SCALARS],
         states: [Pointer; MAX_DRAWS],
         offsets: [u64; MAX_DRAWS],
+        tables: [Pointer; MAX_PICKS],
+        indices: [Pointer; MAX_PICKS],
+        /// Entries of the index, slices of the table and elements of a slice.
+        picked: [[i64; 3]; MAX_PICKS],
+        reporters: [Reporter; MAX_PICKS],
         shape: [i64; RANK],
         strides: [[i64; RANK]; MAX_WALKED],
     }
 }
 
 impl Chain {
-    pub(crate) fn new(values: Vec<Value>, words: Vec<ChainWords>, pieces: Vec<ChainPiece>) -> Chain {
-        Chain { values, words, pieces, text: OnceLock::new() }
+    pub(crate) fn new(
+        values: Vec<Value>,
+        words: Vec<ChainWords>,
+        picks: Vec<ChainPick>,
+        pieces: Vec<ChainPiece>,
+    ) -> Chain {
+        Chain { values, words, picks, pieces, text: OnceLock::new() }
     }
 
     /// Runs the chain. The operands and results of the launch all have one shape.
     pub(crate) fn run(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         let in_memory = self.in_memory();
         let views: Vec<View<'_>> = in_memory.iter().filter_map(|&v| self.values[v].view(args)).collect();
-        if views.is_empty() || in_memory.len() > MAX_VALUES || self.words.len() > MAX_DRAWS {
+        let fits = self.words.len() <= MAX_DRAWS && self.picks.len() <= MAX_PICKS;
+        if views.is_empty() || in_memory.len() > MAX_VALUES || !fits {
             return Err(Error::internal(args.op(), "a chain with too many operands, or none"));
         }
-        let layouts: Vec<&Layout> =
-            views.iter().map(|view| view.layout).chain(self.words.iter().map(|words| &words.order)).collect();
+        let layouts: Vec<&Layout> = (views.iter().map(|view| view.layout))
+            .chain(self.words.iter().map(|words| &words.order))
+            .chain(self.picks.iter().map(|pick| &pick.order))
+            .collect();
         let plan = LoopPlan::new(&layouts);
         let n = plan.numel();
         if n == 0 {
@@ -114,14 +144,20 @@ impl Chain {
             .zip(&views)
             .map(|(&v, view)| Walked { repeats: self.values[v].write.is_none(), ..Walked::of(view) });
         let positions = self.words.iter().map(|_| Walked { size: 1, alignment: 256, repeats: false });
-        let walked: Vec<Walked> = walked.chain(positions).collect();
+        // What a thread takes at once is in one slice.
+        let picked = self.picks.iter().map(|ChainPick { pick, .. }| {
+            let size = args.read_dtype(pick.table).size();
+            let alignment = units::largest([pick.width * size, args.input(pick.table).alignment()]);
+            Walked { size, alignment, repeats: false }
+        });
+        let walked: Vec<Walked> = walked.chain(positions).chain(picked).collect();
         let Walk { vec, dense, rank, wide } = Walk::new(&plan, &walked);
         let spec = KernelSpec::new(&SOURCE, "chain")
             .int("RANK", rank as i64)
             .int("VEC", vec as i64)
             .int("DENSE", dense)
             .word("INDEX", if wide { "u64" } else { "u32" })
-            .generated(self.text());
+            .generated(self.text(args));
         let grid = grid(args, n / vec);
         with_rank!(args.op(), rank, RANK => {
             let mut kernel_args = ChainArgs::<RANK> {
@@ -131,6 +167,10 @@ impl Chain {
                 s: [0.0; MAX_SCALARS],
                 states: [Pointer::NOTHING; MAX_DRAWS],
                 offsets: [0; MAX_DRAWS],
+                tables: [Pointer::NOTHING; MAX_PICKS],
+                indices: [Pointer::NOTHING; MAX_PICKS],
+                picked: [[0; 3]; MAX_PICKS],
+                reporters: [Reporter::NONE; MAX_PICKS],
                 shape: padded(&plan.shape, 1),
                 strides: [[0; RANK]; MAX_WALKED],
             };
@@ -140,6 +180,12 @@ impl Chain {
             for (i, words) in self.words.iter().enumerate() {
                 kernel_args.states[i] = args.read(words.state);
                 kernel_args.offsets[i] = words.offset;
+            }
+            for (i, ChainPick { op, pick, .. }) in self.picks.iter().enumerate() {
+                kernel_args.tables[i] = args.read(pick.table);
+                kernel_args.indices[i] = args.read(pick.index);
+                kernel_args.picked[i] = [pick.count, pick.size, pick.width].map(|n| n as i64);
+                kernel_args.reporters[i] = args.faults_of(op, Bounds::Axis);
             }
             args.kernel(spec, grid, &kernel_args)
         })
@@ -156,11 +202,11 @@ impl Chain {
     }
 
     /// The text behind `chain.cu`.
-    fn text(&self) -> Arc<str> {
-        self.text.get_or_init(|| self.written().into()).clone()
+    fn text(&self, args: &CudaArgs<'_>) -> Arc<str> {
+        self.text.get_or_init(|| self.written(args).into()).clone()
     }
 
-    fn written(&self) -> String {
+    fn written(&self, args: &CudaArgs<'_>) -> String {
         let mut text = String::new();
         let numbers = self.write_texts(&mut text);
         let in_memory = self.in_memory();
@@ -169,16 +215,21 @@ impl Chain {
         text.push_str("template <int N> DEVICE void elements(const ChainArgs& e, INDEX first) {\n");
         text.push_str("    INDEX at[RANK];\n    locate(at, e, first);\n");
         for (v, value) in self.values.iter().enumerate() {
-            let _ = match value.is_loaded() {
-                true => {
+            let dtype = value.dtype;
+            let _ = match value.pick {
+                Some(k) => {
+                    let (position, ids) =
+                        (in_memory.len() + self.words.len() + k, args.read_dtype(self.picks[k].pick.index));
+                    let missing = units::missing(dtype);
                     writeln!(
                         text,
-                        "    vec<{0}_t, N> v{v} = fetch<{1}, {0}_t, N>(e, at);",
-                        value.dtype,
-                        place(v)
+                        "    vec<{dtype}_t, N> v{v} = pick<{ids}_t, {dtype}_t, N>(e, {k}, place<{position}>(e, at), {missing:#x}ull);"
                     )
                 }
-                false => writeln!(text, "    vec<{}_t, N> v{v};", value.dtype),
+                None if value.is_loaded() => {
+                    writeln!(text, "    vec<{dtype}_t, N> v{v} = fetch<{}, {dtype}_t, N>(e, at);", place(v))
+                }
+                None => writeln!(text, "    vec<{dtype}_t, N> v{v};"),
             };
         }
         for w in 0..self.words.len() {
@@ -307,7 +358,7 @@ mod tests {
             words: None,
         };
         let pieces = [&[1.0, 2.0][..], &[], &[0.0], &[1.0, 2.0], &[-0.0], &[1.0]].map(piece);
-        let (scalars, places) = Chain::new(Vec::new(), Vec::new(), pieces.into()).scalars();
+        let (scalars, places) = Chain::new(Vec::new(), Vec::new(), Vec::new(), pieces.into()).scalars();
         // The zeros differ.
         assert!(scalars.iter().map(|s| s.to_bits()).eq([1.0f64, 2.0, 0.0, -0.0, 1.0].map(f64::to_bits)));
         assert_eq!(places[..], [0, 2, 2, 0, 3, 4]);

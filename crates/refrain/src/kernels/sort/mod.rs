@@ -76,6 +76,7 @@ pub(crate) struct Lines {
 }
 
 /// Keys in order, and which entry each came from: `u32`.
+#[derive(Clone, Copy)]
 pub(crate) struct Sorted {
     pub(crate) keys: Pointer,
     pub(crate) entries: Pointer,
@@ -216,19 +217,18 @@ impl Sort {
         Sorted { keys, entries: keys.plus(self.keys_bytes()) }
     }
 
-    /// Sorts keys, in working memory of [`Sort::workspace`] bytes.
-    pub(crate) fn run(&self, args: &mut CudaArgs<'_>) -> Result<Sorted> {
+    /// Sorts keys, in working memory of [`Sort::workspace`] bytes, with the entries at `to`, or there.
+    pub(crate) fn run(&self, to: Option<Pointer>, args: &mut CudaArgs<'_>) -> Result<Sorted> {
+        let sorted = self.before(if self.ranks { 1 } else { self.passes });
+        let sorted = Sorted { entries: to.unwrap_or(sorted.entries), ..sorted };
         match self.ranks {
-            true => self.rank(args),
-            false => {
-                self.sort(None, args)?;
-                Ok(self.before(self.passes))
-            }
+            true => self.rank(&sorted, args)?,
+            false => self.sort(None, Some(&sorted), args)?,
         }
+        Ok(sorted)
     }
 
-    fn rank(&self, args: &mut CudaArgs<'_>) -> Result<Sorted> {
-        let sorted = self.before(1);
+    fn rank(&self, sorted: &Sorted, args: &mut CudaArgs<'_>) -> Result<()> {
         let kernel_args = RankArgs {
             keys: self.keys(),
             n: self.n as i64,
@@ -237,16 +237,16 @@ impl Sort {
         };
         let spec = KernelSpec::new(&RANK, "rank").int("THREADS", RANKING as i64).int("KEYS", RANKED as i64);
         let blocks = self.n.div_ceil(RANKING / 32 * RANKED);
-        args.kernel(spec, Grid::line(blocks, RANKING as u32), &kernel_args)?;
-        Ok(sorted)
+        args.kernel(spec, Grid::line(blocks, RANKING as u32), &kernel_args)
     }
 
     /// Sorts lines, in working memory of [`Sort::workspace`] bytes.
     pub(crate) fn run_lines(&self, lines: &Lines, args: &mut CudaArgs<'_>) -> Result<()> {
-        self.sort(Some(lines), args)
+        self.sort(Some(lines), None, args)
     }
 
-    fn sort(&self, of: Option<&Lines>, args: &mut CudaArgs<'_>) -> Result<()> {
+    /// Of lines, or of keys that end up at `sorted`.
+    fn sort(&self, of: Option<&Lines>, sorted: Option<&Sorted>, args: &mut CudaArgs<'_>) -> Result<()> {
         let kernels = if of.is_some() { &OF_ELEMENTS } else { &OF_KEYS };
         let counts = Pointer::WORKSPACE.plus(2 * (self.keys_bytes() + self.entries_bytes()));
         let starts = counts.plus(self.parts() * self.starts_bytes());
@@ -295,7 +295,8 @@ impl Sort {
             args.kernel(spec, Grid::line(blocks, COUNTING as u32), &kernel_args)?;
         }
         for pass in 0..self.passes {
-            let (from, to) = (self.before(pass), self.before(pass + 1));
+            let from = self.before(pass);
+            let to = sorted.filter(|_| pass + 1 == self.passes).copied().unwrap_or(self.before(pass + 1));
             let other = |pass: usize| states.plus(pass % 2 * self.states_bytes());
             kernel_args = SortArgs {
                 pass: pass as i64,

@@ -236,7 +236,7 @@ fn put(how: Put, axis: usize, base: Option<Pointer>, source: Pointer, args: &mut
     with_rank!(args.op(), rank, RANK => {
         args.kernel(spec, units::grid(args, entries), &places.along::<RANK>(&walk))
     })?;
-    let sorted = sort.run(args)?;
+    let sorted = sort.run(None, args)?;
     let kernel_args = AddRunsArgs {
         keys: sorted.keys,
         sorted: sorted.entries,

@@ -1,7 +1,7 @@
 // Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i, in their order,
 // plus base if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, far apart because
 // neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; VEC, the
-// elements of a slice that a thread loads at once; ADD; IN_PLACE, whether base is y; ROWS; SORTED, whether the entries are sorted. If not,
+// elements of a slice that a thread loads at once; ADD; IN_PLACE, whether base is y; ROWS; SORTED, whether the entries are ordered. If not,
 // each block searches the index, which then has at most MOST entries.
 
 #define THREADS 256
@@ -16,21 +16,6 @@ typedef u32 entry;
 #else
 typedef unsigned short entry;
 #endif
-
-// How many sorted keys are below a key. LANES lanes search together; all lanes of a warp call this.
-template <int LANES> DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
-    const u32 lane = threadIdx.x % LANES, first = (threadIdx.x & 31) - lane;
-    u32 start = 0, left = n;
-    while (__any_sync(FULL, left > 0)) {
-        const u32 step = (left + LANES - 1) / LANES, offset = lane * step;
-        const bool below = offset < left && keys[start + offset] < key;
-        const u32 count = __popc(__ballot_sync(FULL, below) >> first & (FULL >> (32 - LANES)));
-        const u32 end = min(left, count * step), next = count == 0 ? 0 : (count - 1) * step + 1;
-        start += next;
-        left = end - next;
-    }
-    return start;
-}
 
 // Collects the entries of an index that equal i, in order, into `list`. Returns how many. The first block also checks
 // all entries.
@@ -144,29 +129,25 @@ KERNEL(add, IndexAddArgs, p) {
     const i64 thread = (i64)blockIdx.y * THREADS + threadIdx.x, threads = (i64)gridDim.y * THREADS;
 #if SORTED
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    // Where the entries of each i begin and end: of many, all are searched at the same time.
+    // Where the entries of each i begin and end.
     __shared__ u32 bounds[2 * ROWS];
-    constexpr int LANES = ROWS == 1 ? 32 : THREADS / (2 * ROWS);
-    const u32 b = threadIdx.x / LANES;
-    // Whole warps.
-    if (b < 2 * ROWS) {
-        const i64 i = blockIdx.x + (i64)(b / 2) * gridDim.x;
-        const u32 bound = lower_bound<LANES>(p.sorted_keys, count, (u32)min(i + b % 2, p.size));
-        if (threadIdx.x % LANES == 0) bounds[b] = bound;
+    if (threadIdx.x < 2 * ROWS) {
+        const i64 i = blockIdx.x + (i64)(threadIdx.x / 2) * gridDim.x + threadIdx.x % 2;
+        bounds[threadIdx.x] = i > 0 ? p.ends[min(i, p.size) - 1] : 0;
     }
     __syncthreads();
     if (ROWS == 1) {
         const u32 entries = bounds[1] - bounds[0];
-        if (entries <= LONG) add_few(p, blockIdx.x, p.sorted_entries + bounds[0], entries, thread, threads);
+        if (entries <= LONG) add_few(p, blockIdx.x, p.entries + bounds[0], entries, thread, threads);
     }
     for (u32 r = warp; ROWS > 1 && r < ROWS; r += WARPS) {
         const i64 i = blockIdx.x + (i64)r * gridDim.x;
         const u32 entries = bounds[2 * r + 1] - bounds[2 * r];
-        if (i < p.size && entries <= LONG) add_few(p, i, p.sorted_entries + bounds[2 * r], entries, lane, 32);
+        if (i < p.size && entries <= LONG) add_few(p, i, p.entries + bounds[2 * r], entries, lane, 32);
     }
     for (u32 r = 0; r < ROWS; r++) {
         const u32 entries = bounds[2 * r + 1] - bounds[2 * r];
-        if (entries > LONG) add_many(p, blockIdx.x + (i64)r * gridDim.x, p.sorted_entries + bounds[2 * r], entries);
+        if (entries > LONG) add_many(p, blockIdx.x + (i64)r * gridDim.x, p.entries + bounds[2 * r], entries);
     }
 #else
     __shared__ entry list[MOST];

@@ -1,14 +1,14 @@
 //! `index_select` and its adjoint on CUDA.
 
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pick, Pointer, Reporter, Source, params};
 use crate::error::Result;
 use crate::kernels::sort::Sort;
 use crate::kernels::units;
-use crate::tensor::Shape;
 
 static SELECT: Source = Source { name: "index_select", parts: &[include_str!("kernel.cu")] };
 static KEYS: Source = Source { name: "index_add", parts: &[include_str!("keys.cu")] };
+static ENDS: Source = Source { name: "index_add", parts: &[include_str!("ends.cu")] };
 static ADD: Source = Source { name: "index_add", parts: &[include_str!("add.cu")] };
 
 const THREADS: usize = 256;
@@ -48,11 +48,19 @@ params! {
         faults: Reporter,
     }
 
+    struct EndsArgs {
+        keys: Pointer = "const u32*",
+        ends: Pointer = "u32*",
+        count: i64,
+        size: i64,
+    }
+
     struct IndexAddArgs {
         x: Pointer = "const ELEMENT*",
         index: Pointer = "const ID*",
-        sorted_keys: Pointer = "const u32*",
-        sorted_entries: Pointer = "const u32*",
+        /// The entries by positions, and where those of each position end, if they are ordered.
+        entries: Pointer = "const u32*",
+        ends: Pointer = "const u32*",
         /// What is added to, which may be y.
         base: Pointer = "const ELEMENT*",
         y: Pointer = "ELEMENT*",
@@ -75,7 +83,12 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let count = args.read_shape(1).numel();
     let outer: usize = from[..axis].iter().product();
-    let width = from[axis + 1..].iter().product::<usize>() * dtype.size();
+    let width = from[axis + 1..].iter().product::<usize>();
+    if args.describes() {
+        args.describe_pick(Pick { table: 0, index: 1, count, size: from[axis], width });
+        return Ok(());
+    }
+    let width = width * dtype.size();
     let unit = units::largest([width, args.input(0).alignment(), args.output(0).alignment()]);
     let all = n * dtype.size() / unit;
     let kernel_args = SelectArgs {
@@ -94,20 +107,38 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     args.kernel(spec, units::grid(args, all), &kernel_args)
 }
 
-/// The sort of an index of `count` entries that names `size` positions, if it is worth it.
-fn sort(op: &'static str, size: usize, count: usize) -> Result<Option<Sort>> {
-    if count <= MOST && count.saturating_mul(size) <= LOOKS {
-        return Ok(None);
-    }
-    Sort::new(op, count, size).map(Some)
+/// Whether an index of `count` entries is ordered before slices are added at the `size` positions that it names. If not, the block of
+/// a position searches it.
+pub(super) fn needs_order(size: usize, count: usize) -> bool {
+    count > MOST || count.saturating_mul(size) > LOOKS
 }
 
-pub(super) fn workspace(axis: usize, shape: &Shape, launch: &Launch<'_>) -> Result<usize> {
-    let count = launch.reads[1].layout.numel();
-    Ok(sort(launch.op, shape[axis], count)?.map_or(0, |sort| sort.workspace()))
+pub(super) fn workspace(size: usize, launch: &Launch<'_>) -> Result<usize> {
+    let count = launch.reads[0].layout.numel();
+    Ok(Sort::new(launch.op, count, size)?.workspace())
 }
 
-pub(super) fn add(axis: usize, has_base: bool, args: &mut CudaArgs<'_>) -> Result<()> {
+/// The entries of an index in the order of the positions that they name, and where those of each of `size` positions end.
+pub(super) fn order(size: usize, args: &mut CudaArgs<'_>) -> Result<()> {
+    let count = args.read_shape(0).numel();
+    let sort = Sort::new(args.op(), count, size)?;
+    let kernel_args = KeysArgs {
+        index: args.read(0),
+        keys: sort.keys(),
+        count: count as i64,
+        size: size as i64,
+        faults: args.faults(Bounds::Axis),
+    };
+    let spec = KernelSpec::new(&KEYS, "keys").dtype("ID", args.read_dtype(0));
+    args.kernel(spec, units::grid(args, count), &kernel_args)?;
+    let sorted = sort.run(Some(args.write(0)), args)?;
+    let kernel_args =
+        EndsArgs { keys: sorted.keys, ends: args.write(1), count: count as i64, size: size as i64 };
+    args.kernel(KernelSpec::new(&ENDS, "ends"), units::grid(args, size), &kernel_args)
+}
+
+/// Adds to operand 2, if that is a base. `order` is the number of the first of two operands, the order of the index.
+pub(super) fn add(axis: usize, has_base: bool, order: Option<usize>, args: &mut CudaArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     if to.numel() == 0 {
         return Ok(());
@@ -116,9 +147,8 @@ pub(super) fn add(axis: usize, has_base: bool, args: &mut CudaArgs<'_>) -> Resul
     let outer: usize = to[..axis].iter().product();
     let width: usize = to[axis + 1..].iter().product();
     let ids = args.read_dtype(1);
-    let sort = sort(args.op(), size, count)?;
     let is_narrow = outer * width <= NARROW && size >= MANY_ROWS;
-    let rows = if sort.is_some() && is_narrow { SHARED_ROWS } else { 1 };
+    let rows = if order.is_some() && is_narrow { SHARED_ROWS } else { 1 };
     let y = args.write(0);
     let base = if has_base { args.read(2) } else { y };
     let adds = args.accumulate(0) || has_base;
@@ -136,33 +166,20 @@ pub(super) fn add(axis: usize, has_base: bool, args: &mut CudaArgs<'_>) -> Resul
         .flag("ADD", adds)
         .flag("IN_PLACE", args.same_place(base, y))
         .int("ROWS", rows as i64)
-        .flag("SORTED", sort.is_some());
-    let faults = args.faults(Bounds::Axis);
-    let (mut sorted_keys, mut sorted_entries) = (Pointer::NOTHING, Pointer::NOTHING);
-    if let Some(sort) = sort {
-        let kernel_args = KeysArgs {
-            index: args.read(1),
-            keys: sort.keys(),
-            count: count as i64,
-            size: size as i64,
-            faults,
-        };
-        args.kernel(KernelSpec::new(&KEYS, "keys").dtype("ID", ids), units::grid(args, count), &kernel_args)?;
-        let sorted = sort.run(args)?;
-        (sorted_keys, sorted_entries) = (sorted.keys, sorted.entries);
-    }
+        .flag("SORTED", order.is_some());
     let kernel_args = IndexAddArgs {
         x: args.read(0),
         index: args.read(1),
-        sorted_keys,
-        sorted_entries,
+        entries: order.map_or(Pointer::NOTHING, |first| args.read(first)),
+        ends: order.map_or(Pointer::NOTHING, |first| args.read(first + 1)),
         base,
         y,
         outer: outer as i64,
         size: size as i64,
         count: count as i64,
         width: width as i64,
-        faults,
+        // An order has reported them.
+        faults: if order.is_some() { Reporter::NONE } else { args.faults(Bounds::Axis) },
     };
     let wanted = (args.multiprocessors() * 16).div_ceil(size);
     let columns = (outer * width / vec).div_ceil(THREADS).min(wanted).clamp(1, MAX_Y);

@@ -5,23 +5,29 @@ use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
 use crate::kernels::positions::{Position, check_range, missing, pick};
-use crate::tensor::Shape;
 
 /// Columns that are summed together, in registers or the L1 cache.
 const COLUMNS: usize = 64;
 /// Elements of a result that are selected at a time.
 const PIECE: usize = 4096;
 
-fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape, advice: &str) -> Result<()> {
-    let size = of[axis];
+/// Checks the indices of operand `i`, of places along an axis.
+fn check<I: Position>(
+    args: &HostArgs<'_>,
+    i: usize,
+    index: &[I],
+    axis: usize,
+    size: usize,
+    advice: &str,
+) -> Result<()> {
     let advice = || if advice.is_empty() { String::new() } else { format!(" ({advice})") };
-    check_range(args, 1, index, size, || format!("axis {axis} of size {size}{}", advice()))
+    check_range(args, i, index, size, || format!("axis {axis} of size {size}{}", advice()))
 }
 
 pub(super) fn select<I: Position>(axis: usize, advice: &str, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let from = args.read_shape(0);
-    check(args, index, axis, from, advice)?;
     let size = from[axis];
+    check(args, 1, index, axis, size, advice)?;
     let inner: usize = from[axis + 1..].iter().product();
     with_stored!(args.write_dtype(0), T => {
         let x = args.read::<T>(0)?;
@@ -53,41 +59,66 @@ fn select_elements<T: Stored, I: Position>((x, size): (&[T], usize), index: &[I]
     }
 }
 
+/// Writes the entries of an index in the order of the `ends.len()` places that they name, and where those of each place end.
+fn sort<I: Position>(index: &[I], entries: &mut [i32], ends: &mut [i32]) {
+    let size = ends.len();
+    let places = || index.iter().enumerate().filter_map(|(entry, i)| Some((entry, i.within(size)?)));
+    ends.fill(0);
+    places().for_each(|(_, place)| ends[place] += 1);
+    let mut start = 0;
+    for end in &mut *ends {
+        start += std::mem::replace(end, start);
+    }
+    // Each entry moves the start of its place's range, so that the starts become the ends.
+    for (entry, place) in places() {
+        entries[ends[place] as usize] = entry as i32;
+        ends[place] += 1;
+    }
+    let outside = index.iter().enumerate().filter(|(_, i)| i.within(size).is_none());
+    entries[start as usize..].iter_mut().zip(outside).for_each(|(to, (entry, _))| *to = entry as i32);
+}
+
+pub(super) fn order<I: Position>(axis: usize, size: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
+    check(args, 0, index, axis, size, "")?;
+    sort(index, args.write(0)?, args.write(1)?);
+    Ok(())
+}
+
 /// For each slice, the entries of an index that name it, in order.
-struct Sorted {
-    /// The entries that name slice `i` are `entries[ends[i - 1]..ends[i]]`.
-    ends: Scratch<usize>,
-    entries: Scratch<usize>,
+struct Sorted<'a> {
+    entries: &'a [i32],
+    ends: &'a [i32],
 }
 
-impl Sorted {
-    fn new<I: Position>(index: &[I], size: usize) -> Sorted {
-        let mut ends = Scratch::filled(size + 1, 0usize);
-        let places = || index.iter().enumerate().filter_map(|(entry, i)| Some((entry, i.within(size)?)));
-        places().for_each(|(_, place)| ends[place + 1] += 1);
-        (0..size).for_each(|i| ends[i + 1] += ends[i]);
-        // Each entry moves the start of its slice's range, so that the starts become the ends.
-        let mut entries = Scratch::filled(index.len(), 0usize);
-        for (entry, place) in places() {
-            entries[ends[place]] = entry;
-            ends[place] += 1;
-        }
-        Sorted { ends, entries }
-    }
-
-    fn of(&self, i: usize) -> &[usize] {
-        &self.entries[i.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[i]]
+impl Sorted<'_> {
+    fn of(&self, i: usize) -> &[i32] {
+        let end = |i: usize| self.ends[i] as usize;
+        &self.entries[i.checked_sub(1).map_or(0, end)..end(i)]
     }
 }
 
-/// Adds on top of operand 2, if that is `base`, or of zeros.
-pub(super) fn add<I: Position>(axis: usize, base: bool, index: &[I], args: &HostArgs<'_>) -> Result<()> {
+/// Adds on top of operand 2, if that is `base`, or of zeros. `order` is the number of the first of two operands, the order of the index.
+pub(super) fn add<I: Position>(
+    axis: usize,
+    base: bool,
+    order: Option<usize>,
+    index: &[I],
+    args: &HostArgs<'_>,
+) -> Result<()> {
     let to = args.write_shape(0);
-    check(args, index, axis, to, "")?;
     let (size, count) = (to[axis], index.len());
     let inner: usize = to[axis + 1..].iter().product();
     let accumulate = base || args.accumulate(0);
-    let sorted = Sorted::new(index, size);
+    let (mut entries, mut ends);
+    let sorted = match order {
+        Some(first) => Sorted { entries: args.read(first)?, ends: args.read(first + 1)? },
+        None => {
+            check(args, 1, index, axis, size, "")?;
+            (entries, ends) = (Scratch::new(count), Scratch::new(size));
+            sort(index, &mut entries, &mut ends);
+            Sorted { entries: &entries, ends: &ends }
+        }
+    };
     with_float!(args, args.write_dtype(0), T, R => {
         let dy = args.read::<T>(0)?;
         let original = if base && args.in_place(2).is_none() { Some(args.read::<T>(2)?) } else { None };
@@ -112,7 +143,7 @@ pub(super) fn add<I: Position>(axis: usize, base: bool, index: &[I], args: &Host
                             sum.iter_mut().zip(y.iter()).for_each(|(s, y)| *s = y.to());
                         }
                         for &entry in entries {
-                            let from = &dy[(outer * count + entry) * inner + c * COLUMNS..][..y.len()];
+                            let from = &dy[(outer * count + entry as usize) * inner + c * COLUMNS..][..y.len()];
                             sum.iter_mut().zip(from).for_each(|(s, d)| *s += d.to::<R>());
                         }
                         y.iter_mut().zip(sum.iter()).for_each(|(y, &s)| *y = T::from_number(s));

@@ -3,13 +3,15 @@
 
 mod cuda;
 mod host;
+mod order;
 #[cfg(test)]
 mod tests;
 
+use smallvec::SmallVec;
+
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::cuda::Gpu;
-use crate::device::{CudaArgs, HostArgs, Launch};
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::kernels::positions::{check_places, require_positions, with_positions};
 use crate::tensor::{Shape, Tensor, resolve_axis};
@@ -24,13 +26,15 @@ struct IndexSelect {
 }
 
 /// The adjoint: adds slices of `source` at indexed positions to zeros of `shape`, or to `base`. Operands: `source`, `index` and, if
-/// there is one, `base`.
+/// there are some, `base` and the two of the index's order.
 #[derive(Clone, Debug)]
 struct IndexAdd {
     name: &'static str,
     axis: usize,
     shape: Shape,
     base: bool,
+    /// Whether the order of the index is given, so that it was checked.
+    ordered: bool,
 }
 
 /// The shape with `axis` replaced by the axes of the index.
@@ -71,8 +75,8 @@ impl Op for IndexSelect {
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let (grad, index) = (g.grad()?.clone(), g.input(1)?);
         let shape = g.input_shape(0).clone();
-        let op = IndexAdd { name: IndexAdd::NAME, axis: self.axis, shape, base: false };
-        g.emit(&[0], op, &[&grad, &index])
+        let op = IndexAdd { name: IndexAdd::NAME, axis: self.axis, shape, base: false, ordered: false };
+        op.with_order(&[&grad, &index], |op, operands| g.emit(&[0], op, operands))
     }
 }
 
@@ -101,19 +105,15 @@ impl Op for IndexAdd {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_positions!(args, 1, index => host::add(self.axis, self.base, index, args))
+        with_positions!(args, 1, index => host::add(self.axis, self.base, self.order(), index, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::add(self.axis, self.base, args)
+        cuda::add(self.axis, self.base, self.order(), args)
     }
 
     fn can_fail(&self) -> bool {
-        true
-    }
-
-    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
-        cuda::workspace(self.axis, &self.shape, launch)
+        !self.ordered
     }
 
     fn accumulates(&self, _: usize) -> bool {
@@ -139,6 +139,29 @@ impl Op for IndexAdd {
     }
 }
 
+impl IndexAdd {
+    /// The number of the first operand of the index's order.
+    fn order(&self) -> Option<usize> {
+        self.ordered.then_some(2 + usize::from(self.base))
+    }
+
+    /// Calls `f` with this operation and its operands, with the order of the index if it is needed.
+    fn with_order<T>(
+        mut self,
+        operands: &[&Tensor],
+        f: impl FnOnce(IndexAdd, &[&Tensor]) -> Result<T>,
+    ) -> Result<T> {
+        let (index, size) = (operands[1], self.shape[self.axis]);
+        if !cuda::needs_order(size, index.numel()) {
+            return f(self, operands);
+        }
+        let [entries, ends] = order::order(self.name, index, self.axis, size)?;
+        self.ordered = true;
+        let operands: SmallVec<[&Tensor; 5]> = operands.iter().copied().chain([&entries, &ends]).collect();
+        f(self, &operands)
+    }
+}
+
 fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<IndexSelect> {
     const OP: &str = IndexSelect::NAME;
     let axis = resolve_axis(OP, axis, x.rank())?;
@@ -159,7 +182,7 @@ fn index_add(x: &Tensor, axis: isize, index: &Tensor) -> Result<IndexAdd> {
             format!("the index has shape {}; it must have one dimension (see scatter_add)", index.shape());
         return Err(Error::invalid(OP, message));
     }
-    Ok(IndexAdd { name: OP, axis, shape: x.shape().clone(), base: true })
+    Ok(IndexAdd { name: OP, axis, shape: x.shape().clone(), base: true, ordered: false })
 }
 
 fn embedding(weight: &Tensor) -> Result<IndexSelect> {
@@ -240,7 +263,7 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn index_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
-        apply(index_add(self, axis, index)?, &[source, index, self])
+        index_add(self, axis, index)?.with_order(&[source, index, self], apply)
     }
 
     /// [`Tensor::index_add`] into the memory of `dst` (which may be this tensor).
@@ -248,7 +271,8 @@ impl Tensor {
         let op = index_add(self, axis, index)?;
         // Only this tensor may share memory with the result.
         let apart = |t: &Tensor| if t.shares_storage(dst) { t.copy() } else { Ok(t.clone()) };
-        apply_into(op, &[&apart(source)?, &apart(index)?, self], dst)
+        let (source, index) = (apart(source)?, apart(index)?);
+        op.with_order(&[&source, &index, self], |op, operands| apply_into(op, operands, dst))
     }
 
     /// Picks rows of this table `[entries, features]`. For ids (i64 or i32) of shape `[..]` the result is `[..,

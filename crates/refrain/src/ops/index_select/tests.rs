@@ -1,7 +1,7 @@
 use crate::ops::testing::{
     assert_close, assert_sums, devices, error_of, gradcheck, leaf, own_devices, values,
 };
-use crate::{DType, Device, DeviceKind, Error, Tensor};
+use crate::{DType, Device, DeviceKind, Error, Result, Step, Tensor};
 
 fn range(shape: &[usize], device: &Device) -> Tensor {
     let n: usize = shape.iter().product();
@@ -183,8 +183,12 @@ fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
             let text = error_of(&own, y.sum(()).and_then(|y| y.backward())).to_string();
             assert!(text.starts_with("index_select_backward: index 3 "), "{text}");
             assert!(text.contains("is out of range"), "{text}");
-            let counts = table.grad().unwrap().to_vec::<f32>().unwrap();
-            assert_eq!(counts.iter().sum::<f32>(), 2.0 * (n - 1) as f32);
+            // A GPU may meet the error of many ids, which it sorts first, before it adds.
+            if let Some(grad) = table.grad() {
+                assert_eq!(grad.to_vec::<f32>().unwrap().iter().sum::<f32>(), 2.0 * (n - 1) as f32);
+            } else {
+                assert!(n > 8);
+            }
         }
     }
 }
@@ -292,5 +296,59 @@ fn what_cannot_be_added_is_named() {
         let counts = Tensor::zeros([3, 2], DType::I64, &device).unwrap();
         let e = counts.index_add(0, &index(&[0, 1]), &source.to_dtype(DType::I64).unwrap()).unwrap_err();
         assert!(e.to_string().contains("index_add"), "{e}");
+    }
+}
+
+/// Many entries are ordered before anything is added, and errors are those of few.
+#[test]
+fn an_index_of_many_entries_is_checked_like_one_of_few() {
+    for device in own_devices() {
+        let x = Tensor::ones([300, 2], DType::F32, &device).unwrap();
+        for n in [7usize, 5000] {
+            let mut names: Vec<i64> = (0..n as i64).map(|i| i % 300).collect();
+            names[n / 2] = 300;
+            let source = Tensor::ones([n, 2], DType::F32, &device).unwrap();
+            let index = Tensor::from_slice(&names, [n], &device).unwrap();
+            let e = error_of(&device, x.index_add(0, &index, &source)).to_string();
+            assert!(e.starts_with("index_add") && e.contains("index 300"), "{device}, {n}: {e}");
+        }
+    }
+}
+
+#[test]
+fn a_step_orders_an_index_once_until_something_writes_to_it() {
+    for device in devices() {
+        let n = 6000;
+        let names = |turn: i64| (0..n).map(|i| (i * 7 + turn) * i % 251).collect::<Vec<i64>>();
+        let given = |turn| Tensor::from_slice(&names(turn), [n as usize], &device).unwrap();
+        let (first, second) = (given(0), given(1));
+        let source = Tensor::arange(0.0, 2.0 * n as f64, 1.0, DType::F32, &device).unwrap().sin().unwrap();
+        let source = source.reshape([n as usize, 2]).unwrap();
+        let zeros = Tensor::zeros([251, 2], DType::F32, &device).unwrap();
+        let run = |index: &Tensor| -> Result<Vec<Tensor>> {
+            index.copy_from(&first)?;
+            let once = zeros.index_add(0, index, &source)?;
+            // The same index in another tensor, and places of another axis, have orders of their own.
+            let copy = index.copy()?;
+            let twice = once.index_add(0, index, &source)?.index_add(0, &copy, &source)?;
+            let wide = zeros.transpose(0, 1)?.index_add(1, index, &source.transpose(0, 1)?)?;
+            index.copy_from(&second)?;
+            let other = twice.index_add(0, index, &source)?;
+            Ok(vec![once, twice, wide, other])
+        };
+        let [eager, recorded] = [(); 2].map(|()| given(2));
+        let mut step = Step::new(&device, |_| Ok(run(&recorded)?));
+        for _ in 0..2 {
+            let outputs = step.call(&[]).unwrap();
+            for (i, expected) in run(&eager).unwrap().iter().enumerate() {
+                let found = outputs.copy(i).unwrap();
+                assert_eq!(values(&found), values(expected), "{device}, result {i}");
+            }
+        }
+        let table = step.program().unwrap().to_string();
+        // Of the index, of its copy, of the other axis, and of what was written.
+        let orders = table.lines().filter(|line| line.contains("-> i32 [6000] ")).count();
+        assert_eq!(orders, 4, "{device}: {table}");
+        step.finish().unwrap();
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::device::Mode;
 use crate::device::cuda::{
-    Elements, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS as MAX_TAIL_SCALARS, Piece, Product, RowNorm,
+    Elements, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS as MAX_TAIL_SCALARS, Pick, Piece, Product, RowNorm,
 };
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
-use crate::kernels::elementwise::chain::{MAX_AXES, MAX_SCALARS, MAX_VALUES};
+use crate::kernels::elementwise::chain::{MAX_AXES, MAX_PICKS, MAX_SCALARS, MAX_VALUES};
 use crate::kernels::products::cuda as products;
 use crate::tensor::{DType, Layout, Shape};
 
@@ -20,6 +20,8 @@ pub(super) struct Group {
     touched: Vec<Touched>,
     /// The states of generators, with what is added to their counters.
     words: Vec<(Access, u64)>,
+    /// The tables that slices are picked from, each with its index.
+    picks: Vec<[Access; 2]>,
     /// What the group begins with, if it takes a tail or a norm. The loop goes over its result.
     begins: Option<Begins>,
     /// The norm of rows that the group ends with.
@@ -125,15 +127,10 @@ impl Group {
     /// A group of one launch, which consists of `pieces`.
     pub(super) fn of(launch: &RecordedLaunch, pieces: &[Piece]) -> Option<Group> {
         let whole = launch.writes.first()?.0.layout.shape();
-        let shape = squeezed(whole);
         let mut group = Group {
-            shape,
-            touched: Vec::new(),
-            words: Vec::new(),
-            begins: None,
-            ends: None,
             pieces: pieces.len(),
             scalars: pieces.iter().map(|piece| piece.scalars.len()).sum(),
+            ..Group::empty(whole)
         };
         for piece in pieces {
             for &x in &piece.x {
@@ -152,8 +149,19 @@ impl Group {
 
     /// A group without launches. Its loop has this shape.
     fn empty(whole: &Shape) -> Group {
-        let (shape, touched, words) = (squeezed(whole), Vec::new(), Vec::new());
-        Group { shape, touched, words, begins: None, ends: None, pieces: 0, scalars: 0 }
+        let (touched, words, picks) = (Vec::new(), Vec::new(), Vec::new());
+        let shape = squeezed(whole);
+        Group { shape, touched, words, picks, begins: None, ends: None, pieces: 0, scalars: 0 }
+    }
+
+    /// A group of one launch, which picks slices.
+    pub(super) fn of_pick(launch: &RecordedLaunch, pick: &Pick) -> Option<Group> {
+        let (result, mode) = launch.writes.first()?;
+        let whole = result.layout.shape();
+        let mut group = Group::empty(whole);
+        group.touch(result, whole, true)?;
+        group.picks.push([pick.table, pick.index].map(|i| launch.reads[i].clone()));
+        (!adds(*mode) && group.is_small()).then_some(group)
     }
 
     /// A group of one launch, which takes a tail or a norm.
@@ -229,7 +237,9 @@ impl Group {
             |read: &Access| self.touched.iter().all(|known| !known.writes || !meets(known, read));
         let fits = self.pieces <= MAX_PIECES
             && self.words.len() <= MAX_DRAWS
-            && self.words.iter().all(|(state, _)| is_read_only(state));
+            && self.words.iter().all(|(state, _)| is_read_only(state))
+            && self.picks.len() <= MAX_PICKS
+            && self.picks.iter().flatten().all(is_read_only);
         fits && self.ends.as_ref().is_none_or(|ends| self.can_end_with(ends))
             && match &self.begins {
                 None => {
@@ -243,6 +253,7 @@ impl Group {
                         false => products::reads(&known.access.layout, *n),
                     };
                     (takes.tail || self.pieces == 0)
+                        && self.picks.is_empty()
                         && self.touched.len() <= MAX_OPERANDS
                         && self.scalars <= MAX_TAIL_SCALARS
                         && self.touched.iter().all(is_beside)
@@ -340,6 +351,7 @@ impl Group {
                 whole.words.push(words);
             }
         }
+        whole.picks.extend(other.picks);
         whole.is_small().then_some(whole)
     }
 }

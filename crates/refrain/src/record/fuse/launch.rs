@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::group::{ElementAccess, First, Group, adds};
 use super::{Fusible, Node, factor, names};
-use crate::device::cuda::{CudaArgs, Elements, Gpu, Piece, Pointer, Product, RowNorm, Work};
+use crate::device::cuda::{CudaArgs, Elements, Gpu, Pick, Piece, Pointer, Product, RowNorm, Work};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::{Device, HostArgs, Kernel, Launch, Mode, OPERANDS, Operand, RESULTS, Storage};
 use crate::error::Result;
-use crate::kernels::elementwise::chain::{Chain, ChainPiece, ChainWords, Value};
+use crate::kernels::elementwise::chain::{Chain, ChainPick, ChainPiece, ChainWords, Value};
 use crate::kernels::products::cuda::{self as products, Followers, Stage, Tail};
 use crate::record::recorded::Recorded;
 use crate::recycled::Recycled;
@@ -83,7 +83,8 @@ impl Kernel for FusedKernel {
         let launch = args.launch();
         let new = |&bytes: &usize| Storage::new(launch.op, &Device::cpu_scratch(), bytes);
         let own: Vec<Recycled<Storage>> = self.0.inner.iter().map(new).collect::<Result<_>>()?;
-        self.0.parts.iter().try_for_each(|part| part.run(args, &own))
+        // As on a GPU, an index out of range does not keep the parts behind it from running.
+        self.0.parts.iter().fold(Ok(()), |done, part| done.and(part.run(args, &own)))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -96,7 +97,7 @@ impl Kernel for FusedKernel {
     }
 
     fn can_fail(&self) -> bool {
-        false
+        self.0.parts.iter().any(|part| part.kernel.can_fail())
     }
 
     fn cuda_workspace(&self, _: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
@@ -218,6 +219,7 @@ pub(super) fn build(recorded: &Recorded, stages: &[Members<'_>], uses: &[usize])
             let launch = &recorded.launches[*n];
             match &fusible.work {
                 Work::Pieces(pieces) => build.add(launch, pieces)?,
+                Work::Pick(pick) => build.add_pick(launch, pick)?,
                 Work::Norm(norm) => build.add_norm(launch, norm)?,
                 work => build.add_first(launch, work)?,
             }
@@ -285,6 +287,7 @@ struct Build<'a> {
     /// Where each of `values` lies.
     accesses: Vec<ElementAccess>,
     words: Vec<ChainWords>,
+    picks: Vec<ChainPick>,
     pieces: Vec<ChainPiece>,
     /// The launch that takes a tail, how many elements a row of its result has, and the numbers of the values of the result and
     /// of what it keeps.
@@ -303,6 +306,7 @@ impl<'a> Build<'a> {
             values: Vec::new(),
             accesses: Vec::new(),
             words: Vec::new(),
+            picks: Vec::new(),
             pieces: Vec::new(),
             first: None,
             norm: None,
@@ -319,8 +323,8 @@ impl<'a> Build<'a> {
 
     /// The kernel of the stage, and what the launch touches.
     fn finish(self) -> Option<(Fused, Operands<'a>)> {
-        let Build { operands, values, accesses, words, pieces, first, norm, passed, .. } = self;
-        let chain = Chain::new(values, words, pieces);
+        let Build { operands, values, accesses, words, picks, pieces, first, norm, passed, .. } = self;
+        let chain = Chain::new(values, words, picks, pieces);
         let Some((first, row, results)) = first else {
             return Some((Fused::Chain(chain), operands));
         };
@@ -336,7 +340,7 @@ impl<'a> Build<'a> {
                 Fused::Product(Followed { product, tail, norm: norm.map(Box::new) })
             }
             Work::Elements(elements) if norm.is_none() => Fused::Elements(elements, tail()?),
-            Work::Elements(_) | Work::Pieces(_) | Work::Norm(_) => return None,
+            Work::Elements(_) | Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) => return None,
         };
         Some((kernel, operands))
     }
@@ -352,11 +356,25 @@ impl<'a> Build<'a> {
         Some(())
     }
 
+    fn add_pick(&mut self, launch: &RecordedLaunch, pick: &Pick) -> Option<()> {
+        let (result, mode) = &launch.writes[0];
+        // It is there before all pieces.
+        if self.known(result).is_some() {
+            return None;
+        }
+        let y = self.write(result, *mode)?;
+        self.values[y].pick = Some(self.picks.len());
+        let [table, index] = [pick.table, pick.index].map(|i| self.operands.read_whole(&launch.reads[i]));
+        let order = Layout::contiguous(self.shape.clone());
+        self.picks.push(ChainPick { op: launch.op, pick: Pick { table, index, ..*pick }, order });
+        Some(())
+    }
+
     fn add_first(&mut self, launch: &RecordedLaunch, work: &Work) -> Option<()> {
         let First { result, kept, residual, row } = match work {
             Work::Product(product) => First::product(product),
             Work::Elements(elements) => First::elements(&**elements),
-            Work::Pieces(_) | Work::Norm(_) => return None,
+            Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) => return None,
         };
         let factor = match work {
             Work::Product(product) => Some(product.a.pointer.number()),
@@ -404,7 +422,7 @@ impl<'a> Build<'a> {
         let moved = match work {
             Work::Product(product) => Work::Product(product.moved(&reads, &writes)?.into()),
             Work::Elements(elements) => Work::Elements(elements.moved(&reads, &writes)?),
-            Work::Pieces(_) | Work::Norm(_) => return None,
+            Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) => return None,
         };
         self.first = Some((moved, row, results));
         Some(())
@@ -470,7 +488,7 @@ impl<'a> Build<'a> {
         }
         self.operands.reads.push(self.in_loop(access)?);
         let read = Some(self.operands.reads.len() - 1);
-        self.new_value(access, Value { dtype: access.dtype, read, write: None, adds: false })
+        self.new_value(access, Value { dtype: access.dtype, read, write: None, adds: false, pick: None })
     }
 
     fn write(&mut self, access: &Access, mode: Mode) -> Option<usize> {
@@ -479,7 +497,10 @@ impl<'a> Build<'a> {
         let value = match self.known(access) {
             Some(known) => known,
             None if is_inner && adds => return None,
-            None => self.new_value(access, Value { dtype: access.dtype, read: None, write: None, adds })?,
+            None => {
+                let dtype = access.dtype;
+                self.new_value(access, Value { dtype, read: None, write: None, adds, pick: None })?
+            }
         };
         if is_inner {
             if let StorageRef::Temporary(t) = access.place

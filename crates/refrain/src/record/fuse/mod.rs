@@ -36,7 +36,7 @@ pub(super) struct Fused {
     pub(super) parts: Vec<Vec<usize>>,
 }
 
-/// A launch that computes its results element by element, a norm of rows, or one that takes either of them.
+/// A launch that computes its results element by element, slices that are picked, a norm of rows, or one that takes either of them.
 struct Fusible {
     work: Work,
     /// What it touches, as a group of one.
@@ -110,16 +110,19 @@ pub(super) fn fuse(recorded: &Recorded, order: &[usize], mma: MmaKind) -> Result
 impl Fusible {
     fn of(launch: &RecordedLaunch, nowhere: &Recycled<Storage>, mma: MmaKind) -> Option<Fusible> {
         let kernel = &launch.kernel;
-        let may_be = !kernel.can_fail()
-            && kernel.communicator().is_none()
+        let may_be = kernel.communicator().is_none()
             && launch.writes.first().is_some_and(|(write, _)| write.layout.numel() > 0);
         if !may_be {
             return None;
         }
         let work = launch.with(|_| nowhere, |launch| work(launch, mma))?;
+        if kernel.can_fail() && !matches!(work, Work::Pick(_)) {
+            return None;
+        }
         let group = match &work {
             Work::Pieces(_) if launch.workspace.is_some() => None,
             Work::Pieces(pieces) => Group::of(launch, pieces),
+            Work::Pick(pick) => Group::of_pick(launch, pick),
             Work::Product(product) => {
                 let takes = Takes { tail: takes_tail(product, mma), norm: takes_norm(product, mma) };
                 let first = (takes.tail || takes.norm).then(|| First::product(product));
