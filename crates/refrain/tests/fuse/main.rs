@@ -8,6 +8,7 @@ mod common;
 mod norms;
 mod products;
 mod stages;
+mod sums;
 
 use std::fmt;
 
@@ -427,10 +428,10 @@ fn a_fused_step_can_be_profiled_and_drawn() {
         let x = counting(1000, &device);
         let mut step = Step::new(&device, |_| Ok(vec![x.sin()?.add(&x)?.sum(())?]));
         let profile = step.profile(&[], 2).unwrap();
-        assert!(profile.lines().iter().any(|line| line.operation == "fused(sin, add)"), "{profile}");
+        assert!(profile.lines().iter().any(|line| line.operation == "fused(sin, add, sum)"), "{profile}");
         let program = step.program().unwrap();
-        assert_eq!((program.launch_count(), program.recorded_launches(), program.dead_launches()), (2, 3, 0));
-        assert!(program.to_dot().contains("fused(sin, add)"), "{}", program.to_dot());
+        assert_eq!((program.launch_count(), program.recorded_launches(), program.dead_launches()), (1, 3, 0));
+        assert!(program.to_dot().contains("fused(sin, add, sum)"), "{}", program.to_dot());
         step.finish().unwrap();
     }
 }

@@ -1,10 +1,11 @@
 //! The operands of a launch as kernels on CUDA are given them: by number.
 
 use super::faults::{Bounds, Reporter};
+use super::head::Summing;
 use super::kernel::{Grid, KernelSpec};
 use super::norm::RowNorm;
 use super::params::{Declared, Member, Pointer, Put};
-use super::piece::{Description, Pick, Piece};
+use super::piece::{Description, Pick, Piece, Work};
 use super::product::{MmaKind, Product};
 use super::tail::Elements;
 use crate::device::communicator::{CollectiveCall, Communicator};
@@ -241,7 +242,14 @@ impl<'a> CudaArgs<'a> {
     /// Describes a launch that picks slices and does nothing else, where [`CudaArgs::describes`].
     pub(crate) fn describe_pick(&mut self, pick: Pick) {
         if let Some(description) = self.sink.description() {
-            description.pick = Some(pick);
+            description.whole = Some(Work::Pick(pick));
+        }
+    }
+
+    /// Describes a launch that takes a head and does nothing else, where [`CudaArgs::describes`].
+    pub(crate) fn describe_summing(&mut self, summing: Box<dyn Summing>) {
+        if let Some(description) = self.sink.description() {
+            description.whole = Some(Work::Summing(summing));
         }
     }
 

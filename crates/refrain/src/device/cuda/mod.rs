@@ -10,6 +10,7 @@ mod driver;
 mod faults;
 mod graph;
 mod guard;
+mod head;
 mod kernel;
 mod kernels;
 mod library;
@@ -33,6 +34,9 @@ pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
 pub(crate) use faults::{Bounds, Reporter};
+pub(crate) use head::{
+    ChainArgs, HEAD_AXES, Lead, Leading, MAX_CHAIN_SCALARS, MAX_PICKS, MAX_VALUES, MAX_WALKED, Summing,
+};
 pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA, define, undefine};
 pub(crate) use nccl::{Nccl, unique_id};
 pub(crate) use norm::RowNorm;

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::args::{CudaArgs, Sink};
+use super::head::Summing;
 use super::kernel::{Constants, Grid, KernelSpec, Source};
 use super::norm::RowNorm;
 use super::params::Put;
@@ -54,7 +55,7 @@ pub(crate) struct Pick {
 }
 
 /// What a launch does, where that can be said: it computes each of its results element by element, it picks slices, it is one product,
-/// it is a norm of rows, or it ends with a kernel that takes a tail.
+/// it is a norm of rows, it ends with a kernel that takes a tail, or it is one that takes a head.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Pieces(Vec<Piece>),
@@ -62,6 +63,7 @@ pub(crate) enum Work {
     Product(Box<Product>),
     Norm(Box<RowNorm>),
     Elements(Box<dyn Elements>),
+    Summing(Box<dyn Summing>),
 }
 
 /// What a launch does on GPUs with these matrix instructions. `None` if it does something else, too. Only layouts and dtypes
@@ -69,9 +71,9 @@ pub(crate) enum Work {
 pub(crate) fn work(launch: &Launch<'_>, mma: MmaKind) -> Option<Work> {
     let mut describe = Describe { found: Description::default(), mma };
     launch.kernel.cuda(&mut CudaArgs::new(launch, &mut describe)).ok()?;
-    let Description { pieces, mut products, mut norms, mut elements, pick } = describe.found;
-    if let Some(pick) = pick {
-        return Some(Work::Pick(pick));
+    let Description { pieces, mut products, mut norms, mut elements, whole } = describe.found;
+    if whole.is_some() {
+        return whole;
     }
     if let Some(norm) = norms.pop() {
         let is_all = pieces.is_empty() && products.is_empty() && norms.is_empty() && elements.is_empty();
@@ -98,7 +100,7 @@ pub(crate) struct Description {
     pub(super) norms: Vec<RowNorm>,
     pub(super) elements: Vec<Box<dyn Elements>>,
     /// What a launch does that does nothing else.
-    pub(super) pick: Option<Pick>,
+    pub(super) whole: Option<Work>,
 }
 
 /// Takes descriptions of elementwise kernels, products and norms of rows, and refuses all other work.

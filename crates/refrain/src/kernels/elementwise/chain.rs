@@ -11,27 +11,25 @@ use smallvec::SmallVec;
 use super::LoopPlan;
 use super::cuda::{LOOP, Walk, Walked, grid};
 use crate::device::cuda::{
-    Bounds, CudaArgs, KernelSpec, MAX_DRAWS, Pick, Piece, Pointer, Reporter, Source, View, define, padded,
-    params, undefine, with_rank,
+    Bounds, ChainArgs, CudaArgs, HEAD_AXES, KernelSpec, Lead, Leading, MAX_CHAIN_SCALARS, MAX_DRAWS,
+    MAX_PICKS, MAX_VALUES, MAX_WALKED, Pick, Piece, Pointer, Reporter, Source, View, define, padded, params,
+    undefine, with_rank,
 };
 use crate::error::{Error, Result};
+use crate::kernels::numbers::Numbers;
 use crate::kernels::units;
-use crate::tensor::{DType, Layout};
+use crate::tensor::{DType, Layout, Shape};
 
 /// What the kernels of a chain share, whatever goes over their elements.
 pub(crate) const VALUES: &str = include_str!("values.cu");
-static SOURCE: Source = Source { name: "chain", parts: &[VALUES, include_str!("chain.cu")] };
+/// Their operands in memory.
+pub(crate) const LOADS: &str = include_str!("loads.cu");
+static SOURCE: Source = Source { name: "chain", parts: &[VALUES, LOADS, include_str!("chain.cu")] };
 
-/// The maximum number of operands and results, with those that stay in registers.
-pub(crate) const MAX_VALUES: usize = 16;
-/// Scalars of all pieces together at most.
-pub(crate) const MAX_SCALARS: usize = 16;
 /// Axes at most.
 pub(crate) const MAX_AXES: usize = 16;
-/// Values at most that are picked by an index.
-pub(crate) const MAX_PICKS: usize = 2;
-/// What the loop computes offsets of: operands in memory, and positions of random words and of picked elements.
-const MAX_WALKED: usize = MAX_VALUES + MAX_DRAWS + MAX_PICKS;
+/// Elements of a row that are worth a head.
+const SHORTEST_ROW: usize = 8;
 
 /// Values of one dtype, one for each element. They are loaded before the pieces and stored after them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,22 +91,17 @@ pub(crate) struct Chain {
 
 params! {
     /// The arguments of the loop.
-    struct ChainArgs<const RANK: usize> {
+    struct LoopArgs<const RANK: usize> {
         n: i64,
-        /// 0, which the compiler does not know.
-        zero: u64,
-        operands: [Pointer; MAX_VALUES],
-        s: [f64; MAX_SCALARS],
-        states: [Pointer; MAX_DRAWS],
-        offsets: [u64; MAX_DRAWS],
-        tables: [Pointer; MAX_PICKS],
-        indices: [Pointer; MAX_PICKS],
-        /// Entries of the index, slices of the table and elements of a slice.
-        picked: [[i64; 3]; MAX_PICKS],
-        reporters: [Reporter; MAX_PICKS],
-        shape: [i64; RANK],
-        strides: [[i64; RANK]; MAX_WALKED],
+        chain: ChainArgs<RANK>,
     }
+}
+
+/// How a loop goes over the elements of a chain.
+struct Way<'a> {
+    views: Vec<View<'a>>,
+    plan: LoopPlan,
+    walk: Walk,
 }
 
 impl Chain {
@@ -123,21 +116,38 @@ impl Chain {
 
     /// Runs the chain. The operands and results of the launch all have one shape.
     pub(crate) fn run(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        let in_memory = self.in_memory();
-        let views: Vec<View<'_>> = in_memory.iter().filter_map(|&v| self.values[v].view(args)).collect();
-        let fits = self.words.len() <= MAX_DRAWS && self.picks.len() <= MAX_PICKS;
-        if views.is_empty() || in_memory.len() > MAX_VALUES || !fits {
-            return Err(Error::internal(args.op(), "a chain with too many operands, or none"));
-        }
-        let layouts: Vec<&Layout> = (views.iter().map(|view| view.layout))
-            .chain(self.words.iter().map(|words| &words.order))
-            .chain(self.picks.iter().map(|pick| &pick.order))
-            .collect();
-        let plan = LoopPlan::new(&layouts);
+        let Way { views, plan, walk } = self.way(args, None)?;
         let n = plan.numel();
         if n == 0 {
             return Ok(());
         }
+        let spec = KernelSpec::new(&SOURCE, "chain")
+            .int("RANK", walk.rank as i64)
+            .int("VEC", walk.vec as i64)
+            .int("DENSE", walk.dense)
+            .word("INDEX", if walk.wide { "u64" } else { "u32" })
+            .generated(self.text(args));
+        let grid = grid(args, n / walk.vec);
+        with_rank!(args.op(), walk.rank, RANK => {
+            let chain = self.told::<RANK>(args, &views, &plan.shape, &plan.strides);
+            args.kernel(spec, grid, &LoopArgs { n: n as i64, chain })
+        })
+    }
+
+    /// How a loop goes over the operands of the chain, in the order of `first` or else of the first of them.
+    fn way<'a>(&self, args: &CudaArgs<'a>, first: Option<(&Layout, Walked)>) -> Result<Way<'a>> {
+        let in_memory = self.in_memory();
+        let views: Vec<View<'a>> = in_memory.iter().filter_map(|&v| self.values[v].view(args)).collect();
+        let fits = self.words.len() <= MAX_DRAWS && self.picks.len() <= MAX_PICKS;
+        if first.is_none() && views.is_empty() || in_memory.len() > MAX_VALUES || !fits {
+            return Err(Error::internal(args.op(), "a chain with too many operands, or none"));
+        }
+        let layouts: Vec<&Layout> = (first.iter().map(|(layout, _)| *layout))
+            .chain(views.iter().map(|view| view.layout))
+            .chain(self.words.iter().map(|words| &words.order))
+            .chain(self.picks.iter().map(|pick| &pick.order))
+            .collect();
+        let plan = LoopPlan::new(&layouts);
         // A result holds each element once, and each element has its own random word.
         let walked = in_memory
             .iter()
@@ -150,45 +160,47 @@ impl Chain {
             let alignment = units::largest([pick.width * size, args.input(pick.table).alignment()]);
             Walked { size, alignment, repeats: false }
         });
-        let walked: Vec<Walked> = walked.chain(positions).chain(picked).collect();
-        let Walk { vec, dense, rank, wide } = Walk::new(&plan, &walked);
-        let spec = KernelSpec::new(&SOURCE, "chain")
-            .int("RANK", rank as i64)
-            .int("VEC", vec as i64)
-            .int("DENSE", dense)
-            .word("INDEX", if wide { "u64" } else { "u32" })
-            .generated(self.text(args));
-        let grid = grid(args, n / vec);
-        with_rank!(args.op(), rank, RANK => {
-            let mut kernel_args = ChainArgs::<RANK> {
-                n: n as i64,
-                zero: 0,
-                operands: [Pointer::NOTHING; MAX_VALUES],
-                s: [0.0; MAX_SCALARS],
-                states: [Pointer::NOTHING; MAX_DRAWS],
-                offsets: [0; MAX_DRAWS],
-                tables: [Pointer::NOTHING; MAX_PICKS],
-                indices: [Pointer::NOTHING; MAX_PICKS],
-                picked: [[0; 3]; MAX_PICKS],
-                reporters: [Reporter::NONE; MAX_PICKS],
-                shape: padded(&plan.shape, 1),
-                strides: [[0; RANK]; MAX_WALKED],
-            };
-            kernel_args.operands.iter_mut().zip(&views).for_each(|(to, view)| *to = view.pointer);
-            kernel_args.strides.iter_mut().zip(&plan.strides).for_each(|(to, strides)| *to = padded(strides, 0));
-            kernel_args.s.iter_mut().zip(self.scalars().0).for_each(|(to, s)| *to = s);
-            for (i, words) in self.words.iter().enumerate() {
-                kernel_args.states[i] = args.read(words.state);
-                kernel_args.offsets[i] = words.offset;
-            }
-            for (i, ChainPick { op, pick, .. }) in self.picks.iter().enumerate() {
-                kernel_args.tables[i] = args.read(pick.table);
-                kernel_args.indices[i] = args.read(pick.index);
-                kernel_args.picked[i] = [pick.count, pick.size, pick.width].map(|n| n as i64);
-                kernel_args.reporters[i] = args.faults_of(op, Bounds::Axis);
-            }
-            args.kernel(spec, grid, &kernel_args)
-        })
+        let first = first.iter().map(|(_, walked)| *walked);
+        let walked: Vec<Walked> = first.chain(walked).chain(positions).chain(picked).collect();
+        let walk = Walk::new(&plan, &walked);
+        Ok(Way { views, plan, walk })
+    }
+
+    /// What the kernel is told.
+    fn told<const RANK: usize>(
+        &self,
+        args: &CudaArgs<'_>,
+        views: &[View<'_>],
+        shape: &Numbers,
+        strides: &[Numbers],
+    ) -> ChainArgs<RANK> {
+        let mut told = ChainArgs::<RANK> {
+            zero: 0,
+            operands: [Pointer::NOTHING; MAX_VALUES],
+            s: [0.0; MAX_CHAIN_SCALARS],
+            states: [Pointer::NOTHING; MAX_DRAWS],
+            offsets: [0; MAX_DRAWS],
+            tables: [Pointer::NOTHING; MAX_PICKS],
+            indices: [Pointer::NOTHING; MAX_PICKS],
+            picked: [[0; 3]; MAX_PICKS],
+            reporters: [Reporter::NONE; MAX_PICKS],
+            shape: padded(shape, 1),
+            strides: [[0; RANK]; MAX_WALKED],
+        };
+        told.operands.iter_mut().zip(views).for_each(|(to, view)| *to = view.pointer);
+        told.strides.iter_mut().zip(strides).for_each(|(to, strides)| *to = padded(strides, 0));
+        told.s.iter_mut().zip(self.scalars().0).for_each(|(to, s)| *to = s);
+        for (i, words) in self.words.iter().enumerate() {
+            told.states[i] = args.read(words.state);
+            told.offsets[i] = words.offset;
+        }
+        for (i, ChainPick { op, pick, .. }) in self.picks.iter().enumerate() {
+            told.tables[i] = args.read(pick.table);
+            told.indices[i] = args.read(pick.index);
+            told.picked[i] = [pick.count, pick.size, pick.width].map(|n| n as i64);
+            told.reporters[i] = args.faults_of(op, Bounds::Axis);
+        }
+        told
     }
 
     /// The values that the loop loads or stores, a result first.
@@ -203,16 +215,53 @@ impl Chain {
 
     /// The text behind `chain.cu`.
     fn text(&self, args: &CudaArgs<'_>) -> Arc<str> {
-        self.text.get_or_init(|| self.written(args).into()).clone()
+        let written = || {
+            self.written(args, "void elements", "", |text| {
+                self.write_reports(text);
+                self.write_stores(text);
+            })
+        };
+        self.text.get_or_init(|| written().into()).clone()
     }
 
-    fn written(&self, args: &CudaArgs<'_>) -> String {
+    /// Stores the values that others read.
+    fn write_stores(&self, text: &mut String) {
+        for (at, v) in self.in_memory().into_iter().enumerate() {
+            let Value { dtype, write, .. } = self.values[v];
+            if write.is_some() {
+                let _ = writeln!(text, "    keep<{at}, {dtype}_t, N>(e, at, v{v});");
+            }
+        }
+    }
+
+    /// Reports the indices out of range, which are in `bad`.
+    fn write_reports(&self, text: &mut String) {
+        (0..self.picks.len()).for_each(|k| {
+            let _ = writeln!(text, "    report_bad(e, {k}, bad);");
+        });
+    }
+
+    /// The text of a function over N elements, which `ends` with what it does with the values. Without `more` parameters, it begins with
+    /// no index out of range.
+    fn written(
+        &self,
+        args: &CudaArgs<'_>,
+        function: &str,
+        more: &str,
+        ends: impl FnOnce(&mut String),
+    ) -> String {
         let mut text = String::new();
         let numbers = self.write_texts(&mut text);
         let in_memory = self.in_memory();
         let place = |v: usize| in_memory.iter().position(|&m| m == v).unwrap_or(0);
 
-        text.push_str("template <int N> DEVICE void elements(const ChainArgs& e, INDEX first) {\n");
+        let _ = writeln!(
+            text,
+            "template <int N, typename E> DEVICE {function}(const E& e, INDEX first{more}) {{"
+        );
+        if more.is_empty() && !self.picks.is_empty() {
+            let _ = writeln!(text, "    i64 bad[{MAX_PICKS}] = {{}};");
+        }
         text.push_str("    INDEX at[RANK];\n    locate(at, e, first);\n");
         for (v, value) in self.values.iter().enumerate() {
             let dtype = value.dtype;
@@ -220,10 +269,12 @@ impl Chain {
                 Some(k) => {
                     let (position, ids) =
                         (in_memory.len() + self.words.len() + k, args.read_dtype(self.picks[k].pick.index));
-                    let missing = units::missing(dtype);
+                    let ChainPick { pick, order, .. } = &self.picks[k];
+                    let (missing, is_flat) =
+                        (units::missing(dtype), order.numel() == pick.count * pick.width);
                     writeln!(
                         text,
-                        "    vec<{dtype}_t, N> v{v} = pick<{ids}_t, {dtype}_t, N>(e, {k}, place<{position}>(e, at), {missing:#x}ull);"
+                        "    vec<{dtype}_t, N> v{v} = pick<{ids}_t, {dtype}_t, N, {is_flat}>(e, {k}, place<{position}>(e, at), {missing:#x}ull, bad);"
                     )
                 }
                 None if value.is_loaded() => {
@@ -240,9 +291,7 @@ impl Chain {
             );
         }
         self.write_pieces(&numbers, &mut text);
-        for (v, value) in self.values.iter().enumerate().filter(|(_, value)| value.write.is_some()) {
-            let _ = writeln!(text, "    keep<{}, {}_t, N>(e, at, v{v});", place(v), value.dtype);
-        }
+        ends(&mut text);
         text.push_str("}\n");
         text
     }
@@ -285,11 +334,12 @@ impl Chain {
 
     /// The scalars of all pieces, and where those of each begin. Pieces of the same scalars share them, so that the compiler sees
     /// what they compute alike.
-    pub(crate) fn scalars(&self) -> (SmallVec<[f64; MAX_SCALARS]>, SmallVec<[usize; MAX_VALUES]>) {
+    pub(crate) fn scalars(&self) -> (SmallVec<[f64; MAX_CHAIN_SCALARS]>, SmallVec<[usize; MAX_VALUES]>) {
         let (mut all, mut places) = (SmallVec::new(), SmallVec::<[usize; MAX_VALUES]>::new());
         for (i, piece) in self.pieces.iter().enumerate() {
             let own = &piece.piece.scalars;
-            let bits = |s: &[f64]| s.iter().map(|s| s.to_bits()).collect::<SmallVec<[u64; MAX_SCALARS]>>();
+            let bits =
+                |s: &[f64]| s.iter().map(|s| s.to_bits()).collect::<SmallVec<[u64; MAX_CHAIN_SCALARS]>>();
             let known = self.pieces[..i].iter().position(|other| bits(&other.piece.scalars) == bits(own));
             places.push(known.map_or(all.len(), |known| places[known]));
             if known.is_none() {
@@ -321,6 +371,64 @@ impl Chain {
         undefine(text, &spec.constants);
         known.push(spec);
         known.len() - 1
+    }
+}
+
+/// A chain whose last value is an operand of the kernel that calls it, element by element.
+#[derive(Debug)]
+pub(crate) struct Head {
+    chain: Chain,
+    /// The number of that value.
+    value: usize,
+    /// Where its elements would lie.
+    order: Layout,
+    text: OnceLock<Arc<str>>,
+}
+
+impl Head {
+    pub(crate) fn new(chain: Chain, value: usize, shape: &Shape) -> Head {
+        Head { chain, value, order: Layout::contiguous(shape.clone()), text: OnceLock::new() }
+    }
+
+    /// Whether a kernel can call a chain of operands of these layouts, in the order of the elements. If rows are short or one lies across
+    /// them, a loop over the chain alone is faster.
+    pub(crate) fn suits<'a>(shape: &Shape, layouts: impl Iterator<Item = &'a Layout>) -> bool {
+        let order = Layout::contiguous(shape.clone());
+        let layouts: Vec<&Layout> = layouts.collect();
+        let plan = LoopPlan::new(&std::iter::once(&order).chain(layouts).collect::<Vec<_>>());
+        let has_rows = plan.strides.iter().all(|strides| strides.last().is_none_or(|&last| last <= 1));
+        let is_long = plan.shape.len() == 1 || plan.shape.last().is_some_and(|&len| len >= SHORTEST_ROW);
+        plan.shape.len() <= HEAD_AXES && has_rows && is_long
+    }
+}
+
+impl Leading for Head {
+    fn lead(&self, args: &CudaArgs<'_>, row: usize) -> Result<Lead> {
+        let dtype = self.chain.values[self.value].dtype;
+        let alignment = units::largest([row * dtype.size()]);
+        let first = (&self.order, Walked { size: dtype.size(), alignment, repeats: false });
+        let Way { views, plan, walk } = self.chain.way(args, Some(first))?;
+        let function = format!("vec<{dtype}_t, N> element");
+        let ends = |text: &mut String| {
+            self.chain.write_stores(text);
+            let _ = writeln!(text, "    return v{};", self.value);
+        };
+        let written = || {
+            let mut text = self.chain.written(args, &function, ", i64* bad", ends);
+            text.push_str("template <typename E> DEVICE void report_all(const E& e, const i64* bad) {\n");
+            self.chain.write_reports(&mut text);
+            text + "}\n"
+        };
+        let text = self.text.get_or_init(|| written().into()).clone();
+        // The walk has the order of the elements before the operands. What an axis is missing for comes last.
+        let axes = |numbers: &Numbers, fill: usize| {
+            let missing = std::iter::repeat(fill);
+            Numbers::collect(HEAD_AXES, numbers.iter().copied().chain(missing).take(HEAD_AXES))
+        };
+        let strides: Vec<Numbers> = plan.strides[1..].iter().map(|strides| axes(strides, 0)).collect();
+        let args = self.chain.told(args, &views, &axes(&plan.shape, 1), &strides);
+        let Walk { vec, dense, wide, .. } = walk;
+        Ok(Lead { text, vec, dense: dense >> 1, wide, axes: plan.shape.len(), args })
     }
 }
 

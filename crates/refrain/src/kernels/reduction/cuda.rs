@@ -6,7 +6,9 @@
 
 use smallvec::SmallVec;
 
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
+use crate::device::cuda::{
+    ChainArgs, CudaArgs, Grid, HEAD_AXES, KernelSpec, Lead, Leading, Pointer, Source, params,
+};
 use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
 use crate::tensor::{DType, Layout, Shape};
@@ -90,6 +92,14 @@ params! {
     }
 }
 
+params! {
+    /// The arguments of a first pass whose operand is computed.
+    struct HeadedReduction {
+        own: Reduction<4>,
+        head: ChainArgs<HEAD_AXES>,
+    }
+}
+
 /// A reduction of operands to results.
 pub(crate) struct ReductionLaunch {
     pub(crate) extent: Extent,
@@ -107,6 +117,8 @@ pub(crate) struct ReductionLaunch {
     /// The final number of results, if it is not `outer * inner`: then result `i` of the first pass belongs to `i %
     /// totals`.
     pub(crate) totals: Option<usize>,
+    /// What computes the operand, if it is not in memory, and the source of a first pass that calls it.
+    lead: Option<(Lead, &'static Source)>,
 }
 
 /// The states that are left to merge; `direct`: none, the first pass finishes the results.
@@ -252,7 +264,28 @@ impl ReductionLaunch {
             scalars: SmallVec::new(),
             partial: args.workspace(),
             totals: None,
+            lead: None,
         }
+    }
+
+    /// [`ReductionLaunch::new`] of an operand that a head computes. Before the parts of other passes, `source` has those of a head.
+    pub(crate) fn headed(
+        args: &CudaArgs<'_>,
+        extent: Extent,
+        dtype: DType,
+        source: &'static Source,
+        head: &dyn Leading,
+    ) -> Result<ReductionLaunch> {
+        let row = match extent {
+            Extent { inner, .. } if inner > 1 => inner,
+            // A single row may end within a vector.
+            Extent { outer: 1, .. } => 0,
+            Extent { n, .. } => n,
+        };
+        let mut reduction = ReductionLaunch::new(args, extent, &[]);
+        reduction.inputs.push((Pointer::NOTHING, dtype));
+        reduction.lead = Some((head.lead(args, row)?, source));
+        Ok(reduction)
     }
 
     /// [`ReductionLaunch::new`] for operands whose rows may have gaps between them (`Needs::Rows`).
@@ -327,12 +360,20 @@ impl ReductionLaunch {
                 1 => ("reduce_rows", "REDUCE_ROWS"),
                 _ => ("reduce_columns", "REDUCE_COLUMNS"),
             };
+            let source = self.lead.as_ref().map_or(source, |(_, source)| source);
             let mut spec = constants(self.spec(source, entry, guard))
                 .int("OPERANDS", self.inputs.len() as i64)
                 .int("VEC", plan.vec as i64)
                 .flag("ALIGNED", aligned);
             for ((_, dtype), name) in self.inputs.iter().zip(["IN0", "IN1"]) {
                 spec = spec.dtype(name, *dtype);
+            }
+            if let Some((lead, _)) = &self.lead {
+                spec = lead.constants(spec.int("HEAD", lead.vec.min(plan.vec) as i64));
+                let kernel_args =
+                    HeadedReduction { own: self.kernel_args(args, &plan, merge)?, head: lead.args };
+                args.kernel(spec, Grid::line(plan.blocks, THREADS as u32), &kernel_args)?;
+                return Ok(merge);
             }
             self.launch(args, spec, Grid::line(plan.blocks, THREADS as u32), &plan, merge)?;
         }

@@ -1,13 +1,18 @@
 // The passes of a reduction. The first pass is REDUCE_ROWS or REDUCE_COLUMNS: along neighbours (inner is 1) or across
 // them. What merges the states of the pieces is `merge_partials`: the second pass, REDUCE_PARTIALS, or the kernel that
-// uses the results. The order of additions depends only on the extents, and on how rows lie. Constants of the first pass: COMPUTE, IN0, IN1 (dtypes), OPERANDS (1 or 2), VEC (neighbours that a thread
-// processes at a time), ALIGNED (whether they can be loaded at once).
+// uses the results. The order of additions depends only on the extents, and on how rows lie. Constants of the first pass: COMPUTE, IN0,
+// IN1 (dtypes), OPERANDS (1 or 2), VEC (neighbours that a thread processes at a time), ALIGNED (whether they can be loaded at once), and
+// HEAD: if the operand is computed by text that is written for the kernel and follows it, how many neighbours at once.
 
 #if defined(REDUCE_ROWS) || defined(REDUCE_COLUMNS)
 
-// Vectors that a thread loads before it adds the first one. Of columns, most threads have no more.
-#define AHEAD 4
-#define ROWS_AHEAD (VEC < 8 ? 8 : 4)
+#ifndef HEAD
+#define HEAD 0
+#endif
+
+// Vectors that a thread loads before it adds the first one. Of columns, most threads have no more. What is computed takes more registers.
+#define AHEAD (HEAD ? 2 : 4)
+#define ROWS_AHEAD (HEAD ? 2 : VEC < 8 ? 8 : 4)
 // For a reducer that needs few registers: how many it may use. Without a number, the assembler saves registers for
 // more blocks, and loads a vector only after the one before it was added.
 #ifndef BOUNDS
@@ -31,8 +36,29 @@ struct Neighbours {
 #endif
 };
 
+// What is computed may meet an index out of range, which is then in `bad`.
+#if HEAD
+typedef HeadedReduction Told;
+DEVICE const Reduction& own(const Told& q) { return q.own; }
+template <int N, typename E> DEVICE vec<IN0, N> element(const E& e, INDEX first, i64* bad);
+template <typename E> DEVICE void report_all(const E& e, const i64* bad);
+DEVICE Neighbours fetch_all(const Told& q, i64 at, i64, i64* bad) {
+    Neighbours v;
+    #pragma unroll
+    for (int i = 0; i < VEC; i += HEAD) {
+        const vec<IN0, HEAD> some = element<HEAD>(q.head, (INDEX)(at + i), bad);
+        #pragma unroll
+        for (int k = 0; k < HEAD; k++) v.x0.at[i + k] = some.at[k];
+    }
+    return v;
+}
+DEVICE COMPUTE fetch_one(const Told& q, i64 at, i64* bad) { return to<COMPUTE>(element<1>(q.head, (INDEX)at, bad).at[0]); }
+DEVICE void report_found(const Told& q, const i64* bad) { report_all(q.head, bad); }
+#else
+typedef Reduction Told;
+DEVICE const Reduction& own(const Told& q) { return q; }
 // Those at `at0` of the first operand and at `at1` of the second one.
-DEVICE Neighbours fetch_all(const Reduction& r, i64 at0, i64 at1) {
+DEVICE Neighbours fetch_all(const Told& r, i64 at0, i64 at1, i64*) {
     Neighbours v;
     v.x0 = fetch<IN0>(r.x[0], at0);
 #if OPERANDS > 1
@@ -40,6 +66,9 @@ DEVICE Neighbours fetch_all(const Reduction& r, i64 at0, i64 at1) {
 #endif
     return v;
 }
+DEVICE COMPUTE fetch_one(const Told& r, i64 at, i64*) { return to<COMPUTE>(reinterpret_cast<const IN0*>(r.x[0])[at]); }
+DEVICE void report_found(const Told&, const i64*) {}
+#endif
 
 // Adds each neighbour to its own `acc`. Positions and results advance by the steps.
 DEVICE void add_all(Local* acc, const Neighbours& n, i64 position, int step, i64 result, int result_step,
@@ -64,8 +93,10 @@ DEVICE void emit(const Reduction& r, i64 result, i64 piece, const State& s) {
 
 #ifdef REDUCE_ROWS
 // A piece of a row for each group of lanes: up to a warp, or the whole block.
-KERNEL_THAT_WAITS(reduce_rows, Reduction, r, BOUNDS) {
+KERNEL_THAT_WAITS(reduce_rows, Told, q, BOUNDS) {
     __shared__ State warps[8];
+    const Reduction& r = own(q);
+    i64 bad[2] = {};
     const int lanes = 1 << (int)r.shift, lane = threadIdx.x & (lanes - 1);
     i64 row = ((i64)blockIdx.x * 256 + threadIdx.x) >> (int)r.shift, piece = 0;
     if (r.pieces > 1) {
@@ -93,7 +124,7 @@ KERNEL_THAT_WAITS(reduce_rows, Reduction, r, BOUNDS) {
         while (i + VEC <= end) {
             Neighbours n[AHEAD];
             #pragma unroll
-            for (int k = 0; k < AHEAD; k++) if (i + k * step + VEC <= end) n[k] = fetch_all(r, base0 + i + k * step, base1 + i + k * step);
+            for (int k = 0; k < AHEAD; k++) if (i + k * step + VEC <= end) n[k] = fetch_all(q, base0 + i + k * step, base1 + i + k * step, bad);
             #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 if (i + VEC <= end) {
@@ -106,7 +137,7 @@ KERNEL_THAT_WAITS(reduce_rows, Reduction, r, BOUNDS) {
         for (int v = 0; v < VEC - 1; v++) {
             if (i + v < end) {
                 COMPUTE x[2];
-                x[0] = to<COMPUTE>(reinterpret_cast<const IN0*>(r.x[0])[base0 + i + v]);
+                x[0] = fetch_one(q, base0 + i + v, bad);
 #if OPERANDS > 1
                 x[1] = to<COMPUTE>(reinterpret_cast<const IN1*>(r.x[1])[base1 + i + v]);
 #endif
@@ -114,6 +145,7 @@ KERNEL_THAT_WAITS(reduce_rows, Reduction, r, BOUNDS) {
             }
         }
     }
+    report_found(q, bad);
     State s = state(acc[0]);
     #pragma unroll
     for (int v = 1; v < VEC; v++) s = merge(s, state(acc[v]));
@@ -154,14 +186,16 @@ template <int W> DEVICE void merge_lanes(State* s, int first_column, int distanc
 }
 
 // Loads rows from row i on, which lies at `at`, as far as they come before `end`.
-DEVICE void fetch_rows(Neighbours* n, const Reduction& r, i64 i, i64 at, int step, i64 stride, i64 end) {
+DEVICE void fetch_rows(Neighbours* n, const Told& q, i64 i, i64 at, int step, i64 stride, i64 end, i64* bad) {
     #pragma unroll
-    for (int k = 0; k < ROWS_AHEAD; k++) if (i + k * step < end) n[k] = fetch_all(r, at + k * stride, at + k * stride);
+    for (int k = 0; k < ROWS_AHEAD; k++) if (i + k * step < end) n[k] = fetch_all(q, at + k * stride, at + k * stride, bad);
 }
 
 // A piece of some columns for each block: neighbouring threads process neighbouring columns, the others further rows.
-KERNEL_THAT_WAITS(reduce_columns, Reduction, r, BOUNDS) {
+KERNEL_THAT_WAITS(reduce_columns, Told, q, BOUNDS) {
     __shared__ __align__(16) State warps[8][32 * VEC];
+    const Reduction& r = own(q);
+    i64 bad[2] = {};
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
     const int step = 256 >> (int)r.shift;
     const u32 across = (u32)((r.inner + columns * VEC - 1) / VEC >> (int)r.shift), stripe = blockIdx.x / across;
@@ -175,7 +209,7 @@ KERNEL_THAT_WAITS(reduce_columns, Reduction, r, BOUNDS) {
     take_turn();
     Neighbours n[ROWS_AHEAD];
     // What each sum begins with is loaded behind the first rows.
-    fetch_rows(n, r, i, at, step, stride, end);
+    fetch_rows(n, q, i, at, step, stride, end, bad);
     Local acc[VEC];
     #pragma unroll
     for (int v = 0; v < VEC; v++) acc[v] = first(r, live ? result + v : v, live ? base + v : v);
@@ -186,8 +220,9 @@ KERNEL_THAT_WAITS(reduce_columns, Reduction, r, BOUNDS) {
         }
         i += ROWS_AHEAD * step;
         at += ROWS_AHEAD * stride;
-        fetch_rows(n, r, i, at, step, stride, end);
+        fetch_rows(n, q, i, at, step, stride, end, bad);
     }
+    report_found(q, bad);
     State s[VEC];
     #pragma unroll
     for (int v = 0; v < VEC; v++) s[v] = state(acc[v]);

@@ -1,8 +1,9 @@
 // Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i, in their order,
 // plus base if ADD. An index out of range is reported and its slice is ignored. A block processes ROWS i, far apart because
 // neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; VEC, the
-// elements of a slice that a thread loads at once; ADD; IN_PLACE, whether base is y; ROWS; SORTED, whether the entries are ordered. If not,
-// each block searches the index, which then has at most MOST entries.
+// elements of a slice that a thread loads at once; ADD; IN_PLACE, whether base is y; ROWS; LANES, threads of each; SORTED, whether the
+// entries are ordered (if not, each block searches the index, which then has at most MOST entries); HEAD, whether the slices are computed
+// by text that is written for the kernel and follows it.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
@@ -51,35 +52,51 @@ DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, const Reporter& fau
     return all;
 }
 
-// Entries whose elements are loaded side by side.
-constexpr int AT_ONCE = 4;
-
-DEVICE void add_all(C* sum, const vec<ELEMENT, VEC>& v) {
-    #pragma unroll
-    for (int k = 0; k < VEC; k++) sum[k] += to<C>(v.at[k]);
+// Elements of an entry of the source from column j on. What is computed may meet an index out of range, which is then in `bad`.
+#if HEAD
+typedef HeadedArgs Args;
+DEVICE const IndexAddArgs& own(const Args& q) { return q.add; }
+template <int N, typename E> DEVICE vec<ELEMENT, N> element(const E& e, INDEX first, i64* bad);
+template <typename E> DEVICE void report_all(const E& e, const i64* bad);
+template <int N> DEVICE vec<ELEMENT, N> source(const Args& q, i64 o, i64 entry, i64 j, i64* bad) {
+    return element<N>(q.head, (INDEX)((o * q.add.count + entry) * q.add.width + j), bad);
 }
+DEVICE void finish(const Args& q, const i64* bad) { report_all(q.head, bad); }
+#else
+typedef IndexAddArgs Args;
+DEVICE const IndexAddArgs& own(const Args& q) { return q; }
+template <int N> DEVICE vec<ELEMENT, N> source(const Args& q, i64 o, i64 entry, i64 j, i64*) {
+    return load<N>(q.x + (o * q.count + entry) * q.width + j);
+}
+DEVICE void finish(const Args&, const i64*) {}
+#endif
 
-// The sum of a column's elements at some entries, plus `sum`.
-DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum) {
-    u32 e = 0;
-    for (; e + 4 <= count; e += 4) {
-        ELEMENT v[4];
+// Entries whose elements are loaded side by side, or computed, which takes registers that other warps need more.
+constexpr int AT_ONCE = HEAD ? 2 : 4;
+
+// Adds N columns' elements at some entries.
+template <int N> DEVICE void total(C* sum, const Args& q, i64 o, i64 j, const entry* list, u32 entries) {
+    i64 bad[2] = {};
+    for (u32 e = 0; e < entries; e += AT_ONCE) {
+        vec<ELEMENT, N> v[AT_ONCE];
         #pragma unroll
-        for (int k = 0; k < 4; k++) v[k] = x[list[e + k] * width];
+        for (int k = 0; k < AT_ONCE; k++) if (e + k < entries) v[k] = source<N>(q, o, list[e + k], j, bad);
         #pragma unroll
-        for (int k = 0; k < 4; k++) sum += to<C>(v[k]);
+        for (int k = 0; k < AT_ONCE; k++) {
+            #pragma unroll
+            for (int i = 0; i < N; i++) if (e + k < entries) sum[i] += to<C>(v[k].at[i]);
+        }
     }
-    for (; e < count; e++) sum += to<C>(x[list[e] * width]);
-    return sum;
+    finish(q, bad);
 }
 
 // y[o, i, j] for the threads from `thread` on, in steps of `threads`, if it has few entries.
-DEVICE void add_few(const IndexAddArgs& p, i64 i, const entry* list, u32 entries, i64 thread, i64 threads) {
+DEVICE void add_few(const Args& q, i64 i, const entry* list, u32 entries, i64 thread, i64 threads) {
+    const IndexAddArgs& p = own(q);
     const i64 width = p.width, columns = p.outer * width;
     if (ADD && IN_PLACE && entries == 0) return;
     for (i64 c = thread * VEC; c < columns; c += threads * VEC) {
         const i64 o = c / width, j = c - o * width;
-        const ELEMENT* x = p.x + o * p.count * width + j;
         const i64 at = (o * p.size + i) * width + j;
         C sum[VEC] = {};
         if (ADD) {
@@ -87,13 +104,7 @@ DEVICE void add_few(const IndexAddArgs& p, i64 i, const entry* list, u32 entries
             #pragma unroll
             for (int k = 0; k < VEC; k++) sum[k] = to<C>(base.at[k]);
         }
-        for (u32 e = 0; e < entries; e += AT_ONCE) {
-            vec<ELEMENT, VEC> v[AT_ONCE];
-            #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) if (e + k < entries) v[k] = load<VEC>(x + list[e + k] * width);
-            #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) if (e + k < entries) add_all(sum, v[k]);
-        }
+        total<VEC>(sum, q, o, j, list, entries);
         vec<ELEMENT, VEC> y;
         #pragma unroll
         for (int k = 0; k < VEC; k++) y.at[k] = from<ELEMENT>(sum[k]);
@@ -102,15 +113,16 @@ DEVICE void add_few(const IndexAddArgs& p, i64 i, const entry* list, u32 entries
 }
 
 // The same if it has many, by the whole block: each warp sums a part.
-DEVICE void add_many(const IndexAddArgs& p, i64 i, const entry* list, u32 entries) {
+DEVICE void add_many(const Args& q, i64 i, const entry* list, u32 entries) {
     __shared__ C partial[WARPS][32];
+    const IndexAddArgs& p = own(q);
     const i64 width = p.width, columns = p.outer * width;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const u32 begin = (u32)((u64)entries * warp / WARPS), end = (u32)((u64)entries * (warp + 1) / WARPS);
     for (i64 first = (i64)blockIdx.y * 32; first < columns; first += (i64)gridDim.y * 32) {
         i64 c = first + lane, o = c / width, j = c - o * width;
         C sum = (C)0;
-        if (c < columns) sum = total(p.x + o * p.count * width + j, list + begin, end - begin, width, sum);
+        if (c < columns) total<1>(&sum, q, o, j, list + begin, end - begin);
         partial[warp][lane] = sum;
         __syncthreads();
         if (warp == 0 && c < columns) {
@@ -124,35 +136,38 @@ DEVICE void add_many(const IndexAddArgs& p, i64 i, const entry* list, u32 entrie
     }
 }
 
-KERNEL(add, IndexAddArgs, p) {
+KERNEL(add, Args, q) {
+    const IndexAddArgs& p = own(q);
     const u32 count = (u32)p.count;
     const i64 thread = (i64)blockIdx.y * THREADS + threadIdx.x, threads = (i64)gridDim.y * THREADS;
 #if SORTED
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     // Where the entries of each i begin and end.
     __shared__ u32 bounds[2 * ROWS];
-    if (threadIdx.x < 2 * ROWS) {
-        const i64 i = blockIdx.x + (i64)(threadIdx.x / 2) * gridDim.x + threadIdx.x % 2;
-        bounds[threadIdx.x] = i > 0 ? p.ends[min(i, p.size) - 1] : 0;
+    for (u32 b = threadIdx.x; b < 2 * ROWS; b += THREADS) {
+        const i64 i = blockIdx.x + (i64)(b / 2) * gridDim.x + b % 2;
+        bounds[b] = i > 0 ? p.ends[min(i, p.size) - 1] : 0;
     }
     __syncthreads();
-    if (ROWS == 1) {
-        const u32 entries = bounds[1] - bounds[0];
-        if (entries <= LONG) add_few(p, blockIdx.x, p.entries + bounds[0], entries, thread, threads);
-    }
-    for (u32 r = warp; ROWS > 1 && r < ROWS; r += WARPS) {
+    // A part of the lanes for each position, if a block has several.
+    bool has_many = false;
+    #pragma unroll 1
+    for (u32 turn = 0; turn < ROWS * LANES / THREADS; turn++) {
+        const u32 r = turn * (THREADS / LANES) + threadIdx.x / LANES;
         const i64 i = blockIdx.x + (i64)r * gridDim.x;
-        const u32 entries = bounds[2 * r + 1] - bounds[2 * r];
-        if (i < p.size && entries <= LONG) add_few(p, i, p.entries + bounds[2 * r], entries, lane, 32);
+        const u32 begin = bounds[2 * r], entries = bounds[2 * r + 1] - begin;
+        const i64 first = ROWS == 1 ? thread : threadIdx.x % LANES, lanes = ROWS == 1 ? threads : LANES;
+        if (i < p.size && entries <= LONG) add_few(q, i, p.entries + begin, entries, first, lanes);
+        has_many |= entries > LONG;
     }
+    if (!__syncthreads_or(has_many)) return;
     for (u32 r = 0; r < ROWS; r++) {
         const u32 entries = bounds[2 * r + 1] - bounds[2 * r];
-        if (entries > LONG) add_many(p, blockIdx.x + (i64)r * gridDim.x, p.entries + bounds[2 * r], entries);
+        if (entries > LONG) add_many(q, blockIdx.x + (i64)r * gridDim.x, p.entries + bounds[2 * r], entries);
     }
 #else
     __shared__ entry list[MOST];
     const u32 entries = find(p.index, count, blockIdx.x, p.size, p.faults, list);
-    if (entries <= LONG) add_few(p, blockIdx.x, list, entries, thread, threads);
-    else add_many(p, blockIdx.x, list, entries);
+    if (entries <= LONG) add_few(q, blockIdx.x, list, entries, thread, threads);
+    else add_many(q, blockIdx.x, list, entries);
 #endif
 }

@@ -1,26 +1,33 @@
 //! `index_select` and its adjoint on CUDA.
 
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pick, Pointer, Reporter, Source, params};
+use crate::device::cuda::{
+    Bounds, ChainArgs, CudaArgs, Grid, HEAD_AXES, KernelSpec, Leading, Pick, Pointer, Reporter, Source,
+    Summing, params,
+};
 use crate::error::Result;
+use crate::kernels::elementwise::chain::{LOADS, VALUES};
 use crate::kernels::sort::Sort;
 use crate::kernels::units;
+use crate::tensor::DType;
 
 static SELECT: Source = Source { name: "index_select", parts: &[include_str!("kernel.cu")] };
 static KEYS: Source = Source { name: "index_add", parts: &[include_str!("keys.cu")] };
 static ENDS: Source = Source { name: "index_add", parts: &[include_str!("ends.cu")] };
 static ADD: Source = Source { name: "index_add", parts: &[include_str!("add.cu")] };
+static ADD_HEADED: Source = Source { name: "index_add", parts: &[VALUES, LOADS, include_str!("add.cu")] };
 
 const THREADS: usize = 256;
 /// If the index has more entries than this, a block does not search it.
 const MOST: usize = 4096;
 /// If all blocks together would search more entries than this, the index is sorted.
 const LOOKS: usize = 1 << 22;
-/// So many positions of narrow slices share a block, a warp for each, if there are so many of them: the gradient of 4,096 rows of 64
+/// If there are so many positions, several share a block, each a part of its threads, and take turns: the gradient of 4,096 rows of 64
 /// numbers in a table of 100,000 took 148 us on an H200 with a block for each position.
-const SHARED_ROWS: usize = 32;
 const MANY_ROWS: usize = 1 << 13;
-const NARROW: usize = 256;
+/// Blocks for each multiprocessor that are enough, and turns at most.
+const ENOUGH_BLOCKS: usize = 16;
+const MAX_TURNS: usize = 8;
 /// The maximum number of blocks in the second dimension.
 const MAX_Y: usize = 65_535;
 
@@ -72,6 +79,11 @@ params! {
         /// Elements of a slice.
         width: i64,
         faults: Reporter,
+    }
+
+    struct HeadedArgs {
+        add: IndexAddArgs,
+        head: ChainArgs<HEAD_AXES>,
     }
 }
 
@@ -137,53 +149,137 @@ pub(super) fn order(size: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     args.kernel(KernelSpec::new(&ENDS, "ends"), units::grid(args, size), &kernel_args)
 }
 
+/// The sums of slices at indexed positions, with the places of the operands and of the result.
+#[derive(Clone, Copy, Debug)]
+struct Add {
+    source: Pointer,
+    index: Pointer,
+    base: Option<Pointer>,
+    /// Of the index: its entries, and where those of each position end.
+    order: Option<[Pointer; 2]>,
+    y: Pointer,
+    /// Whether y is added to.
+    accumulates: bool,
+    /// Of the index, and of everything else.
+    dtypes: [DType; 2],
+    outer: usize,
+    /// Of the axis in y.
+    size: usize,
+    /// Entries of the index.
+    count: usize,
+    width: usize,
+}
+
 /// Adds to operand 2, if that is a base. `order` is the number of the first of two operands, the order of the index.
 pub(super) fn add(axis: usize, has_base: bool, order: Option<usize>, args: &mut CudaArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     if to.numel() == 0 {
         return Ok(());
     }
-    let (size, count) = (to[axis], args.read_shape(1).numel());
-    let outer: usize = to[..axis].iter().product();
-    let width: usize = to[axis + 1..].iter().product();
-    let ids = args.read_dtype(1);
-    let is_narrow = outer * width <= NARROW && size >= MANY_ROWS;
-    let rows = if order.is_some() && is_narrow { SHARED_ROWS } else { 1 };
-    let y = args.write(0);
-    let base = if has_base { args.read(2) } else { y };
-    let adds = args.accumulate(0) || has_base;
-    let dtype = args.write_dtype(0);
-    let vec = units::largest([
-        width * dtype.size(),
-        args.input(0).alignment(),
-        args.alignment(base),
-        args.alignment(y),
-    ]) / dtype.size();
-    let spec = KernelSpec::new(&ADD, "add")
-        .dtype("ID", ids)
-        .dtype("ELEMENT", dtype)
-        .int("VEC", vec as i64)
-        .flag("ADD", adds)
-        .flag("IN_PLACE", args.same_place(base, y))
-        .int("ROWS", rows as i64)
-        .flag("SORTED", order.is_some());
-    let kernel_args = IndexAddArgs {
-        x: args.read(0),
+    let add = Add {
+        source: args.read(0),
         index: args.read(1),
-        entries: order.map_or(Pointer::NOTHING, |first| args.read(first)),
-        ends: order.map_or(Pointer::NOTHING, |first| args.read(first + 1)),
-        base,
-        y,
-        outer: outer as i64,
-        size: size as i64,
-        count: count as i64,
-        width: width as i64,
-        // An order has reported them.
-        faults: if order.is_some() { Reporter::NONE } else { args.faults(Bounds::Axis) },
+        base: has_base.then(|| args.read(2)),
+        order: order.map(|first| [first, first + 1].map(|i| args.read(i))),
+        y: args.write(0),
+        accumulates: args.accumulate(0),
+        dtypes: [args.read_dtype(1), args.write_dtype(0)],
+        outer: to[..axis].iter().product(),
+        size: to[axis],
+        count: args.read_shape(1).numel(),
+        width: to[axis + 1..].iter().product(),
     };
-    let wanted = (args.multiprocessors() * 16).div_ceil(size);
-    let columns = (outer * width / vec).div_ceil(THREADS).min(wanted).clamp(1, MAX_Y);
-    let blocks = size.div_ceil(rows);
-    let grid = Grid { blocks: [blocks as u32, columns as u32, 1], ..Grid::line(blocks, THREADS as u32) };
-    args.kernel(spec, grid, &kernel_args)
+    if args.describes() {
+        args.describe_summing(Box::new(add));
+        return Ok(());
+    }
+    add.run(args, None)
+}
+
+impl Summing for Add {
+    fn source(&self) -> usize {
+        self.source.number()
+    }
+
+    /// Entries out of range are not looked at.
+    fn visits_all(&self) -> bool {
+        false
+    }
+
+    fn workspace(&self) -> usize {
+        0
+    }
+
+    fn moved(&self, reads: &[Pointer], writes: &[Pointer]) -> Option<Box<dyn Summing>> {
+        let moved = |pointer: Pointer| pointer.moved(reads, writes);
+        let order = match self.order {
+            Some([entries, ends]) => Some([moved(entries)?, moved(ends)?]),
+            None => None,
+        };
+        let base = match self.base {
+            Some(base) => Some(moved(base)?),
+            None => None,
+        };
+        let [source, index, y] = [self.source, self.index, self.y].map(moved);
+        Some(Box::new(Add { source: source?, index: index?, base, order, y: y?, ..*self }))
+    }
+
+    fn run(&self, args: &mut CudaArgs<'_>, head: Option<&dyn Leading>) -> Result<()> {
+        let Add { source, index, y, outer, size, count, width, .. } = *self;
+        let [ids, dtype] = self.dtypes;
+        let base = self.base.unwrap_or(y);
+        let lead = head.map(|head| head.lead(args, width)).transpose()?;
+        let adjacent = [width * dtype.size(), args.alignment(base), args.alignment(y)];
+        let vec = match &lead {
+            Some(lead) if units::largest(adjacent).is_multiple_of(lead.vec * dtype.size()) => lead.vec,
+            Some(_) => 1,
+            None => units::largest(adjacent.into_iter().chain([args.alignment(source)])) / dtype.size(),
+        };
+        let lanes = (outer * width / vec).next_power_of_two().min(THREADS);
+        let turns = size * lanes / (THREADS * args.multiprocessors() * ENOUGH_BLOCKS);
+        let (lanes, rows) = match self.order.is_some() && lanes < THREADS && size >= MANY_ROWS {
+            true => (lanes, THREADS / lanes * turns.clamp(1, MAX_TURNS)),
+            false => (THREADS, 1),
+        };
+        let spec = KernelSpec::new(if lead.is_some() { &ADD_HEADED } else { &ADD }, "add")
+            .dtype("ID", ids)
+            .dtype("ELEMENT", dtype)
+            .int("VEC", vec as i64)
+            .flag("ADD", self.accumulates || self.base.is_some())
+            .flag("IN_PLACE", args.same_place(base, y))
+            .int("ROWS", rows as i64)
+            .int("LANES", lanes as i64)
+            .flag("SORTED", self.order.is_some())
+            .flag("HEAD", lead.is_some());
+        let [entries, ends] = self.order.unwrap_or([Pointer::NOTHING; 2]);
+        let add = IndexAddArgs {
+            x: source,
+            index,
+            entries,
+            ends,
+            base,
+            y,
+            outer: outer as i64,
+            size: size as i64,
+            count: count as i64,
+            width: width as i64,
+            // An order has reported them.
+            faults: if self.order.is_some() { Reporter::NONE } else { args.faults(Bounds::Axis) },
+        };
+        let wanted = (args.multiprocessors() * 16).div_ceil(size);
+        let columns = (outer * width / vec).div_ceil(THREADS).min(wanted).clamp(1, MAX_Y);
+        let blocks = size.div_ceil(rows);
+        let grid = Grid { blocks: [blocks as u32, columns as u32, 1], ..Grid::line(blocks, THREADS as u32) };
+        match lead {
+            None => args.kernel(spec, grid, &add),
+            Some(lead) => {
+                let spec = lead.constants(spec);
+                args.kernel(spec, grid, &HeadedArgs { add, head: lead.args })
+            }
+        }
+    }
+
+    fn boxed(&self) -> Box<dyn Summing> {
+        Box::new(*self)
+    }
 }

@@ -1,14 +1,14 @@
 // Reducers. KIND is one of those below; MAXIMUM: whether the extreme is the largest. Constants: COMPUTE (the
 // arithmetic), OUT (dtype of the result), IN0 (dtype of the operand).
 
-#define SUM 1
-#define VARIANCE 2
-#define EXTREME 3
-#define POSITION 4
-#define TIES 5
-#define PRODUCT 6
+#define KIND_SUM 1
+#define KIND_VARIANCE 2
+#define KIND_EXTREME 3
+#define KIND_POSITION 4
+#define KIND_TIES 5
+#define KIND_PRODUCT 6
 
-#if KIND != VARIANCE
+#if KIND != KIND_VARIANCE
 #define BOUNDS __launch_bounds__(256, 3)
 #endif
 
@@ -27,7 +27,7 @@ DEVICE i64 over(i64 a, double) { return a; }
 DEVICE float over(float a, double b) { return a / (float)b; }
 DEVICE double over(double a, double b) { return a / b; }
 
-#if KIND == SUM || KIND == TIES
+#if KIND == KIND_SUM || KIND == KIND_TIES
 struct State { COMPUTE sum; };
 typedef State Local;
 DEVICE Local first(const Reduction&, i64, i64) { return {(COMPUTE)0}; }
@@ -35,7 +35,7 @@ DEVICE State merge(State a, State b) { return {plus(a.sum, b.sum)}; }
 DEVICE State state(const Local& l) { return l; }
 #endif
 
-#if KIND == SUM
+#if KIND == KIND_SUM
 // s[0] is the divisor.
 DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) { l.sum = plus(l.sum, x[0]); }
 DEVICE void finish(const Reduction& r, i64 result, State s) {
@@ -43,7 +43,7 @@ DEVICE void finish(const Reduction& r, i64 result, State s) {
 }
 #endif
 
-#if KIND == PRODUCT
+#if KIND == KIND_PRODUCT
 struct State { COMPUTE product; };
 typedef State Local;
 DEVICE Local first(const Reduction&, i64, i64) { return {(COMPUTE)1}; }
@@ -53,7 +53,7 @@ DEVICE State merge(State a, State b) { return {times(a.product, b.product)}; }
 DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.y[0], result, false, s.product); }
 #endif
 
-#if KIND == TIES
+#if KIND == KIND_TIES
 // `extra` has the extremes and their gradient. Result: the gradient divided by the number of elements that share it.
 DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r) {
     COMPUTE e = to<COMPUTE>(extra<IN0>(r, 0)[result]);
@@ -64,7 +64,7 @@ DEVICE void finish(const Reduction& r, i64 result, State s) {
 }
 #endif
 
-#if KIND == EXTREME
+#if KIND == KIND_EXTREME
 struct State { COMPUTE value; };
 typedef State Local;
 DEVICE Local first(const Reduction&, i64, i64) { return {MAXIMUM ? limits<COMPUTE>::lowest() : limits<COMPUTE>::highest()}; }
@@ -76,7 +76,7 @@ DEVICE State merge(State a, State b) { return beats(a.value, b.value) ? b : a; }
 DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.y[0], result, false, s.value); }
 #endif
 
-#if KIND == POSITION
+#if KIND == KIND_POSITION
 struct State { COMPUTE value; i64 position; };
 typedef State Local;
 DEVICE Local first(const Reduction&, i64, i64) {
@@ -92,7 +92,7 @@ DEVICE State state(const Local& l) { return l; }
 DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.y[0], result, false, s.position); }
 #endif
 
-#if KIND == VARIANCE
+#if KIND == KIND_VARIANCE
 // s[0] is the correction. The mean is the second result.
 DEVICE void finish(const Reduction& r, i64 result, State sums) {
     Moments s(r, pivot_of(r, result), sums);

@@ -2,10 +2,11 @@
 
 use crate::device::Mode;
 use crate::device::cuda::{
-    Elements, MAX_DRAWS, MAX_OPERANDS, MAX_SCALARS as MAX_TAIL_SCALARS, Pick, Piece, Product, RowNorm,
+    Elements, MAX_CHAIN_SCALARS, MAX_DRAWS, MAX_OPERANDS, MAX_PICKS, MAX_SCALARS as MAX_TAIL_SCALARS,
+    MAX_VALUES, Pick, Piece, Product, RowNorm, Summing,
 };
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
-use crate::kernels::elementwise::chain::{MAX_AXES, MAX_PICKS, MAX_SCALARS, MAX_VALUES};
+use crate::kernels::elementwise::chain::{Head, MAX_AXES};
 use crate::kernels::products::cuda as products;
 use crate::tensor::{DType, Layout, Shape};
 
@@ -26,6 +27,8 @@ pub(super) struct Group {
     begins: Option<Begins>,
     /// The norm of rows that the group ends with.
     ends: Option<Ends>,
+    /// The launch that adds up what the loop computes.
+    sums: Option<Sums>,
     pieces: usize,
     scalars: usize,
 }
@@ -55,6 +58,16 @@ struct Ends {
     width: usize,
     /// Its rows.
     x: Touched,
+    reads: Vec<Access>,
+    writes: Vec<Access>,
+}
+
+/// What a launch that takes a head touches.
+#[derive(Clone, Debug)]
+struct Sums {
+    /// What it adds up.
+    source: Touched,
+    visits_all: bool,
     reads: Vec<Access>,
     writes: Vec<Access>,
 }
@@ -151,7 +164,7 @@ impl Group {
     fn empty(whole: &Shape) -> Group {
         let (touched, words, picks) = (Vec::new(), Vec::new(), Vec::new());
         let shape = squeezed(whole);
-        Group { shape, touched, words, picks, begins: None, ends: None, pieces: 0, scalars: 0 }
+        Group { shape, touched, words, picks, begins: None, ends: None, sums: None, pieces: 0, scalars: 0 }
     }
 
     /// A group of one launch, which picks slices.
@@ -202,6 +215,20 @@ impl Group {
         (replaces && norm.width > 0).then_some(group)
     }
 
+    /// A group of one launch, which takes a head. Its loop goes over what it adds up.
+    pub(super) fn of_summing(launch: &RecordedLaunch, summing: &dyn Summing) -> Option<Group> {
+        let source = &launch.reads[summing.source()];
+        let mut group = Group::empty(source.layout.shape());
+        let others = launch.reads.iter().enumerate().filter(|&(i, _)| i != summing.source());
+        group.sums = Some(Sums {
+            source: Touched { access: ElementAccess::of(source, &group.shape)?, writes: false },
+            visits_all: summing.visits_all(),
+            reads: others.map(|(_, access)| access.clone()).collect(),
+            writes: launch.writes.iter().map(|(access, _)| access.clone()).collect(),
+        });
+        (source.layout.is_contiguous() && source.layout.numel() > 0).then_some(group)
+    }
+
     fn touch(&mut self, access: &Access, whole: &Shape, writes: bool) -> Option<()> {
         if access.layout.shape() != whole {
             return None;
@@ -240,12 +267,20 @@ impl Group {
             && self.words.iter().all(|(state, _)| is_read_only(state))
             && self.picks.len() <= MAX_PICKS
             && self.picks.iter().flatten().all(is_read_only);
-        fits && self.ends.as_ref().is_none_or(|ends| self.can_end_with(ends))
+        let meets_sums = |sums: &Sums| {
+            sums.writes.iter().any(|write| {
+                self.touched.iter().any(|known| meets(known, write))
+                    || self.words.iter().any(|(state, _)| state.overlaps(write))
+                    || self.picks.iter().flatten().any(|read| read.overlaps(write))
+            }) || !sums.reads.iter().all(is_read_only)
+        };
+        fits && !self.sums.as_ref().is_some_and(meets_sums)
+            && self.ends.as_ref().is_none_or(|ends| self.can_end_with(ends))
             && match &self.begins {
                 None => {
                     self.shape.rank() <= MAX_AXES
                         && self.touched.len() <= MAX_VALUES
-                        && self.scalars <= MAX_SCALARS
+                        && self.scalars <= MAX_CHAIN_SCALARS
                 }
                 Some(Begins { n, reads, writes, takes }) => {
                     let is_beside = |known: &Touched| match known.writes {
@@ -304,12 +339,21 @@ impl Group {
             Some(ends) => Some(Ends { x: reshaped(&ends.x)?, ..ends.clone() }),
             None => None,
         };
-        Some(Group { shape: shape.clone(), touched, ends, ..self.clone() })
+        let sums = match &self.sums {
+            Some(sums) => Some(Sums { source: reshaped(&sums.source)?, ..sums.clone() }),
+            None => None,
+        };
+        Some(Group { shape: shape.clone(), touched, ends, sums, ..self.clone() })
     }
 
     /// Whether it begins with a launch that takes a tail or a norm.
     pub(super) fn has_first(&self) -> bool {
         self.begins.is_some()
+    }
+
+    /// Whether it is a launch that takes a head, with or without one, and may leave elements out.
+    pub(super) fn leaves_out(&self) -> bool {
+        self.sums.as_ref().is_some_and(|sums| !sums.visits_all)
     }
 
     /// Whether an operand is a value of each element that it computes, which a block can pass on as whole rows.
@@ -322,7 +366,9 @@ impl Group {
     /// Both in one loop, if that computes the same. `other` runs first.
     pub(super) fn join(&self, other: &Group) -> Option<Group> {
         let has_two = self.has_first() && other.has_first() || self.ends.is_some() && other.ends.is_some();
-        if self.shape.numel() != other.shape.numel() || has_two {
+        // What is added up ends a kernel that has nothing else to it but a loop.
+        let ends = other.sums.is_some() || self.sums.is_some() && (other.has_first() || other.ends.is_some());
+        if self.shape.numel() != other.shape.numel() || has_two || ends {
             return None;
         }
         // The loop of a launch that takes a tail has the shape of its result.
@@ -346,6 +392,14 @@ impl Group {
         whole.pieces += other.pieces;
         whole.scalars += other.scalars;
         other.touched.into_iter().try_for_each(|touched| whole.add(touched))?;
+        let computes = |sums: &Sums| {
+            let layouts = whole.touched.iter().map(|known| &known.access.layout);
+            whole.touched.iter().any(|known| known.writes && known.access == sums.source.access)
+                && Head::suits(&whole.shape, layouts)
+        };
+        if !whole.sums.as_ref().is_none_or(computes) {
+            return None;
+        }
         for words in other.words {
             if !whole.words.contains(&words) {
                 whole.words.push(words);

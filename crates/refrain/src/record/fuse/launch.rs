@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::group::{ElementAccess, First, Group, adds};
 use super::{Fusible, Node, factor, names};
-use crate::device::cuda::{CudaArgs, Elements, Gpu, Pick, Piece, Pointer, Product, RowNorm, Work};
+use crate::device::cuda::{CudaArgs, Elements, Gpu, Pick, Piece, Pointer, Product, RowNorm, Summing, Work};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::{Device, HostArgs, Kernel, Launch, Mode, OPERANDS, Operand, RESULTS, Storage};
 use crate::error::Result;
-use crate::kernels::elementwise::chain::{Chain, ChainPick, ChainPiece, ChainWords, Value};
+use crate::kernels::elementwise::chain::{Chain, ChainPick, ChainPiece, ChainWords, Head, Value};
 use crate::kernels::products::cuda::{self as products, Followers, Stage, Tail};
 use crate::record::recorded::Recorded;
 use crate::recycled::Recycled;
@@ -35,6 +35,7 @@ enum Fused {
     /// Two products, of which the second multiplies the rows of the first.
     Stages(Box<[Followed; 2]>),
     Elements(Box<dyn Elements>, Tail),
+    Sums(Box<dyn Summing>, Head),
 }
 
 /// A product, and the other parts behind it. The norm is the last.
@@ -93,6 +94,7 @@ impl Kernel for FusedKernel {
             Fused::Product(followed) => products::run_own(args, &followed.product, followed.followers()),
             Fused::Stages(stages) => products::run_stages(args, stages.each_ref().map(Followed::stage)),
             Fused::Elements(elements, tail) => elements.run(args, Some(tail)),
+            Fused::Sums(summing, head) => summing.run(args, Some(head)),
         }
     }
 
@@ -103,6 +105,7 @@ impl Kernel for FusedKernel {
     fn cuda_workspace(&self, _: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
         Ok(match &self.0.kernel {
             Fused::Chain(_) | Fused::Stages(_) => 0,
+            Fused::Sums(summing, _) => summing.workspace(),
             Fused::Product(followed) => products::own_workspace(gpu, &followed.product),
             Fused::Elements(elements, _) => elements.workspace(),
         })
@@ -221,6 +224,7 @@ pub(super) fn build(recorded: &Recorded, stages: &[Members<'_>], uses: &[usize])
                 Work::Pieces(pieces) => build.add(launch, pieces)?,
                 Work::Pick(pick) => build.add_pick(launch, pick)?,
                 Work::Norm(norm) => build.add_norm(launch, norm)?,
+                Work::Summing(summing) => build.add_summing(launch, &**summing)?,
                 work => build.add_first(launch, work)?,
             }
         }
@@ -296,6 +300,8 @@ struct Build<'a> {
     norm: Option<RowNorm>,
     /// The number of the value that the norm follows, or the next stage.
     passed: Option<usize>,
+    /// The launch that takes a head, and the number of the value that it adds up.
+    sums: Option<(Box<dyn Summing>, usize)>,
 }
 
 impl<'a> Build<'a> {
@@ -311,6 +317,7 @@ impl<'a> Build<'a> {
             first: None,
             norm: None,
             passed: None,
+            sums: None,
         }
     }
 
@@ -323,8 +330,16 @@ impl<'a> Build<'a> {
 
     /// The kernel of the stage, and what the launch touches.
     fn finish(self) -> Option<(Fused, Operands<'a>)> {
-        let Build { operands, values, accesses, words, picks, pieces, first, norm, passed, .. } = self;
+        let Build { shape, operands, values, accesses, words, picks, pieces, first, norm, passed, sums } =
+            self;
         let chain = Chain::new(values, words, picks, pieces);
+        if let Some((summing, value)) = sums {
+            let stores = chain.values.iter().any(|value| value.write.is_some());
+            if stores && !summing.visits_all() {
+                return None;
+            }
+            return Some((Fused::Sums(summing, Head::new(chain, value, shape)), operands));
+        }
         let Some((first, row, results)) = first else {
             return Some((Fused::Chain(chain), operands));
         };
@@ -340,7 +355,9 @@ impl<'a> Build<'a> {
                 Fused::Product(Followed { product, tail, norm: norm.map(Box::new) })
             }
             Work::Elements(elements) if norm.is_none() => Fused::Elements(elements, tail()?),
-            Work::Elements(_) | Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) => return None,
+            Work::Elements(_) | Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) | Work::Summing(_) => {
+                return None;
+            }
         };
         Some((kernel, operands))
     }
@@ -374,7 +391,7 @@ impl<'a> Build<'a> {
         let First { result, kept, residual, row } = match work {
             Work::Product(product) => First::product(product),
             Work::Elements(elements) => First::elements(&**elements),
-            Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) => return None,
+            Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) | Work::Summing(_) => return None,
         };
         let factor = match work {
             Work::Product(product) => Some(product.a.pointer.number()),
@@ -422,7 +439,7 @@ impl<'a> Build<'a> {
         let moved = match work {
             Work::Product(product) => Work::Product(product.moved(&reads, &writes)?.into()),
             Work::Elements(elements) => Work::Elements(elements.moved(&reads, &writes)?),
-            Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) => return None,
+            Work::Pieces(_) | Work::Pick(_) | Work::Norm(_) | Work::Summing(_) => return None,
         };
         self.first = Some((moved, row, results));
         Some(())
@@ -457,6 +474,22 @@ impl<'a> Build<'a> {
         }
         self.norm = Some(norm.moved(&reads, &writes)?);
         self.passed = Some(value);
+        Some(())
+    }
+
+    fn add_summing(&mut self, launch: &RecordedLaunch, summing: &dyn Summing) -> Option<()> {
+        let source = summing.source();
+        let value = self.known(&launch.reads[source])?;
+        let reads: Vec<Pointer> = (launch.reads.iter().enumerate())
+            .map(|(i, access)| match i == source {
+                true => Pointer::NOTHING,
+                false => Pointer::read(self.operands.read_whole(access)),
+            })
+            .collect();
+        let first = self.operands.writes.len();
+        self.operands.writes.extend(launch.writes.iter().cloned());
+        let writes: Vec<Pointer> = (first..self.operands.writes.len()).map(Pointer::write).collect();
+        self.sums = Some((summing.moved(&reads, &writes)?, value));
         Some(())
     }
 

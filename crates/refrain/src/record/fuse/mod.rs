@@ -68,10 +68,19 @@ pub(super) fn fuse(recorded: &Recorded, order: &[usize], mma: MmaKind) -> Result
         order.iter().map(|&n| Fusible::of(&recorded.launches[n], &nowhere, mma)).collect();
     let touches: Vec<Vec<Touch<'_>>> = order.iter().map(|&n| touches(&recorded.launches[n])).collect();
     let waits = edges(&touches);
-    let mut nodes = nodes(&fusible, &waits);
+    let uses = uses(recorded, order);
+    // Whether nobody but these launches, of which the last is at a position, touches what the others write.
+    let keeps_to_itself = |members: &[usize], last: usize| {
+        let launch = |&at: &usize| &recorded.launches[order[at]];
+        let touched: Vec<usize> = members.iter().chain([&last]).map(launch).flat_map(temporaries).collect();
+        members.iter().map(launch).flat_map(|launch| &launch.writes).all(|(write, _)| match write.place {
+            StorageRef::Temporary(t) => touched.iter().filter(|&&other| other == t).count() == uses[t],
+            StorageRef::External(_) => false,
+        })
+    };
+    let mut nodes = nodes(&fusible, &waits, &keeps_to_itself);
     nodes.sort_unstable_by_key(|node| node.place);
 
-    let uses = uses(recorded, order);
     let members = |node: &Node| node.members.iter().map(|&at| order[at]).collect::<Vec<usize>>();
     let build = |nodes: &[&Node]| {
         let stages =
@@ -132,6 +141,7 @@ impl Fusible {
                 Group::of_first(launch, First::elements(&**elements), Takes { tail: true, norm: false })
             }
             Work::Norm(norm) => Group::of_norm(launch, norm),
+            Work::Summing(summing) => Group::of_summing(launch, &**summing),
         };
         Some(Fusible { work, group: group? })
     }
@@ -176,8 +186,14 @@ fn temporaries(launch: &RecordedLaunch) -> SmallVec<[usize; 8]> {
 ///
 /// A launch can join the nodes that it waits for in two ways, and neither needs a search. A node that nobody waits for
 /// can run later: where the launch is. The last one of the nodes that a launch waits for can stay where it is, and
-/// the launch runs there instead. A launch that takes a tail joins nothing: others join it. A norm joins nothing but these.
-fn nodes(fusible: &[Option<Fusible>], waits: &[Vec<usize>]) -> Vec<Node> {
+/// the launch runs there instead. A launch that takes a tail joins nothing: others join it. A norm joins nothing but these. A launch
+/// that takes a head joins the one that computes what it adds up, and nothing joins it. If it may leave elements out, it joins only what
+/// nobody else needs.
+fn nodes(
+    fusible: &[Option<Fusible>],
+    waits: &[Vec<usize>],
+    keeps_to_itself: &dyn Fn(&[usize], usize) -> bool,
+) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::with_capacity(waits.len());
     let mut node_of: Vec<usize> = Vec::with_capacity(waits.len());
     for (at, waits) in waits.iter().enumerate() {
@@ -194,7 +210,9 @@ fn nodes(fusible: &[Option<Fusible>], waits: &[Vec<usize>]) -> Vec<Node> {
             // kept for longer.
             let stays = node.group.as_ref().is_some_and(Group::has_first);
             let may_join = !begins && (i == 0 || !(node.followed || stays));
-            let whole = group.as_ref().zip(node.group.as_ref()).filter(|_| may_join);
+            let may_lead = |group: &Group| !group.leaves_out() || keeps_to_itself(&node.members, at);
+            let whole =
+                group.as_ref().zip(node.group.as_ref()).filter(|(group, _)| may_join && may_lead(group));
             match whole.and_then(|(group, other)| group.join(other)) {
                 None => node.followed = true,
                 Some(whole) => {
