@@ -82,7 +82,7 @@ fn compiled(text: &str) -> String {
 
 /// The names of files that are compiled for tests alone.
 fn is_of_tests(path: &str) -> bool {
-    let names = ["tests.rs", "testing.rs", "simulated.rs"];
+    let names = ["tests.rs", "simulated.rs"];
     names.iter().any(|name| path.ends_with(&format!("/{name}")))
 }
 

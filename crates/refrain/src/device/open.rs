@@ -102,19 +102,6 @@ impl Device {
     pub fn best() -> Device {
         Device::cuda(0).unwrap_or_else(|_| Device::cpu())
     }
-
-    /// A device on the same hardware that nobody else uses, so that an error of earlier work is the caller's own.
-    #[cfg(test)]
-    pub(crate) fn separate(&self) -> Device {
-        let name = self.name();
-        match (name.strip_prefix("cuda:").map(|ordinal| ordinal.parse()), name.parse()) {
-            (Some(Ok(ordinal)), _) => {
-                Device::from_driver(DeviceKind::Cuda, Arc::new(cuda::Cuda::open(ordinal).unwrap()))
-            }
-            (_, Ok(simulator)) => Simulator::device(simulator),
-            _ => self.clone(),
-        }
-    }
 }
 
 impl FromStr for Device {

@@ -46,8 +46,13 @@ pub(crate) mod softmax;
 #[cfg(test)]
 #[path = "../../tests/contributing/softsign/mod.rs"]
 mod softsign; // The example of CONTRIBUTING.
+#[cfg(test)]
+#[path = "../../tests/contributing/softsign/tests.rs"]
+mod softsign_tests;
 pub(crate) mod sort;
 #[cfg(test)]
+#[allow(dead_code, unused_imports)] // Unit tests use a part of it.
+#[path = "../../tests/ops/testing.rs"]
 pub(crate) mod testing;
 pub(crate) mod tril;
 pub(crate) mod unary;

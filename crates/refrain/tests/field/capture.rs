@@ -4,7 +4,7 @@
 //! **Found here:** on a stream that the caller lends and captures, an allocation, a transfer or a wait that does not
 //! return a typed error within a second, that disturbs the capture, or that leaves the stream unusable; memory that
 //! is freed while the graph still needs it; in a recorded step, an allocation or a host copy during a replay.
-#![allow(unsafe_code)] // Lends streams and captures graphs with NVIDIA's driver.
+#![allow(unsafe_code)] // Captures graphs with NVIDIA's driver.
 
 use std::slice::from_ref;
 use std::sync::mpsc;
@@ -31,15 +31,8 @@ fn on_lent_streams(test: impl Fn(Stream<'_>, &Device)) {
         let (device, stream) = name.parse::<Simulator>().unwrap().device_and_stream();
         test(Stream::Sim(&stream), &device);
     }
-    if devices.iter().any(|d| d.kind() == DeviceKind::Cuda) {
-        // SAFETY: the driver was started by the device; the primary context exists and is kept.
-        unsafe {
-            let device = result::device::get(0).unwrap();
-            result::ctx::set_current(result::primary_ctx::retain(device).unwrap()).unwrap();
-        }
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
-        // SAFETY: the stream was just made and is never destroyed.
-        let device = unsafe { Device::cuda_on_stream(stream.cast()) }.unwrap();
+    if let Some(gpu) = devices.iter().find(|d| d.kind() == DeviceKind::Cuda) {
+        let (stream, device) = crate::stream::lent(gpu);
         test(Stream::Cuda(stream), &device);
     }
 }

@@ -15,5 +15,7 @@ mod orphaned_destinations;
 mod persistent_accumulator;
 mod replayed_state;
 mod saved_under_pressure;
+#[path = "../common/stream.rs"]
+mod stream;
 mod views_of_halves;
 mod zero_destinations;

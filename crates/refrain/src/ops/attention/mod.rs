@@ -7,8 +7,6 @@ mod forms;
 mod fragments;
 mod host;
 mod options;
-#[cfg(test)]
-mod tests;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -305,5 +303,70 @@ impl Tensor {
         dst: &Tensor,
     ) -> Result<()> {
         dst.copy_from(&self.scaled_dot_product_attention_qkvpacked(scale, causal)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cuda::{Pointer, View};
+    use crate::device::{Mode, Operand};
+    use crate::ops::testing::devices;
+
+    #[test]
+    fn queries_keys_and_values_on_cuda_begin_where_their_parts_of_the_operands_do() {
+        for device in devices() {
+            let op = |packed| Attention {
+                scale: 1.0,
+                causal: false,
+                past: 0,
+                packed,
+                precision: Precision::F32,
+                adds_scores: false,
+                returns_scores: false,
+                dropout: None,
+            };
+            let views = |packed: bool, operands: &[&Tensor]| {
+                let op = op(packed);
+                let reads: Vec<Operand<'_>> = operands.iter().map(|t| t.operand()).collect();
+                let writes: Vec<_> = reads.iter().map(|&o| (o, Mode::Replace)).collect();
+                let launch = Launch {
+                    op: Attention::NAME,
+                    kernel: &op,
+                    reads: &reads,
+                    writes: &writes,
+                    workspace: None,
+                };
+                let layouts = op.layouts(|i| reads[i].layout);
+                let place = |v: &View<'_>| (v.pointer, v.layout.clone(), v.alignment());
+                let read = cuda::views(&op, &layouts, |i| View::read(&launch, i));
+                let written = cuda::views(&op, &layouts, |i| View::write(&launch, i));
+                (read.each_ref().map(place), written.each_ref().map(place))
+            };
+            // A part of two numbers, which is less than the alignment of the whole.
+            let all = Tensor::zeros([4, 5, 3, 1, 2], DType::F32, &device).unwrap();
+            for qkv in [all.clone(), all.narrow(0, 1, 2).unwrap()] {
+                let parts = [0, 1, 2].map(|i| qkv.select(2, i).unwrap());
+                let bytes = |from: u64, to: &Tensor| (to.operand().address() - from) as usize;
+                let alignments = parts
+                    .each_ref()
+                    .map(|t| t.layout().offset() * 4)
+                    .map(|at| [256, 128, 64, 32, 16, 8].into_iter().find(|a| at.is_multiple_of(*a)).unwrap());
+                let (read, written) = views(true, &[&qkv]);
+                for (i, part) in parts.iter().enumerate() {
+                    let ahead = bytes(qkv.operand().address(), part);
+                    assert_eq!(read[i], (Pointer::read(0).plus(ahead), part.layout().clone(), alignments[i]));
+                    assert_eq!(
+                        written[i],
+                        (Pointer::write(0).plus(ahead), part.layout().clone(), alignments[i])
+                    );
+                }
+                let (read, written) = views(false, &parts.each_ref());
+                for (i, part) in parts.iter().enumerate() {
+                    assert_eq!(read[i], (Pointer::read(i), part.layout().clone(), alignments[i]));
+                    assert_eq!(written[i], (Pointer::write(i), part.layout().clone(), alignments[i]));
+                }
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, shortened, values};
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, shortened, values};
+use refrain::{DType, Device, Error, Result, Tensor};
 
 /// Weight, bias, running mean and running variance of some channels.
 fn parameters(channels: usize, dtype: DType, device: &Device) -> [Tensor; 4] {

@@ -4,8 +4,6 @@ mod functions;
 mod scaled;
 mod slopes;
 mod table;
-#[cfg(test)]
-mod tests;
 
 use super::{Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
 use crate::autograd::{Gradients, Saves};

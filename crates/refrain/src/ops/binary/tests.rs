@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck};
-use crate::{DType, Device, Error, Result, Tensor, no_grad};
+use crate::testing::{devices, gradcheck};
+use refrain::{DType, Device, Error, Result, Tensor, no_grad};
 
 fn pair(device: &Device) -> (Tensor, Tensor) {
     let a = Tensor::from_slice(&[0.5f64, 1.5, 2.5, 0.7, 1.1, 3.0], [2, 1, 3], device).unwrap();

@@ -1,8 +1,5 @@
 //! A number for the bits of a tensor.
 
-#[cfg(test)]
-mod tests;
-
 use super::{Op, Spec, Specs, apply};
 use crate::device::cpu::parallel;
 use crate::device::cuda::{Grid, KernelSpec, Pointer, Source, params};

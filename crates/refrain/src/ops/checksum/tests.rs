@@ -1,6 +1,8 @@
-use super::CHUNK;
-use crate::ops::testing::devices;
-use crate::{DType, Tensor};
+use crate::testing::devices;
+use refrain::{DType, Tensor};
+
+/// Elements of which the numbers are added first: part of what the number is.
+const CHUNK: usize = 1 << 14;
 
 fn checksum(x: &Tensor) -> i64 {
     x.checksum().unwrap().to_scalar().unwrap()
@@ -37,7 +39,7 @@ fn the_number_is_that_of_the_bits_for_every_size_of_elements_and_tensors() {
             assert_eq!(checksum(&x.to_dtype(DType::F64).unwrap()), expected(&wide), "{n} f64");
             let narrow = x.to_dtype(DType::BF16).unwrap();
             let bits: Vec<u64> =
-                narrow.to_vec::<crate::bf16>().unwrap().iter().map(|v| v.to_bits().into()).collect();
+                narrow.to_vec::<refrain::bf16>().unwrap().iter().map(|v| v.to_bits().into()).collect();
             assert_eq!(checksum(&narrow), expected(&bits), "{n} bf16");
             let bytes: Vec<u8> = (0..n).map(|i| (i * 7 % 251) as u8).collect();
             let x = Tensor::from_slice(&bytes, [n], &device).unwrap();

@@ -3,8 +3,6 @@
 mod gathered;
 mod host;
 mod methods;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use gathered::gather_bytes;
 

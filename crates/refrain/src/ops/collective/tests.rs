@@ -1,6 +1,7 @@
-use super::*;
-use crate::ops::testing::{assert_close, values};
-use crate::{Device, Profile, Simulator, Step, no_grad};
+use crate::testing::{assert_close, values};
+use refrain::{
+    Communicator, DType, Device, Error, Profile, ReduceOp, Result, Simulator, Step, Tensor, no_grad,
+};
 
 /// Runs `f` on each rank, in a thread of its own.
 fn on_ranks<R: Send>(devices: &[Device], f: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
@@ -15,10 +16,12 @@ fn numbers(rank: usize, n: usize) -> Vec<f64> {
     (0..n).map(|i| ((i * 7 + rank * 5) % 11) as f64 / 11.0 - 0.4).collect()
 }
 
+/// A collective with a gradient.
+type Call = fn(&Communicator, &Tensor) -> Result<Tensor>;
+
 /// The loss of one rank: a function of a collective of `x`, with weights of the rank.
-fn loss(communicator: &Communicator, call: CollectiveCall, x: &Tensor) -> Result<Tensor> {
-    let op = Collective { call, communicator: communicator.clone() };
-    let y = apply(op, &[&x.mul(x)?])?;
+fn loss(communicator: &Communicator, call: Call, x: &Tensor) -> Result<Tensor> {
+    let y = call(communicator, &x.mul(x)?)?;
     let weights = Tensor::from_slice(&numbers(communicator.rank() + 3, y.numel()), y.dims(), x.device())?;
     y.tanh()?.mul(&weights)?.sum(())
 }
@@ -28,13 +31,14 @@ fn gradients_are_those_of_the_sum_of_all_ranks_losses() {
     const RANKS: usize = 3;
     const N: usize = 6;
     const STEP: f64 = 1e-6;
-    for call in [
-        CollectiveCall::AllReduce(ReduceOp::Sum),
-        CollectiveCall::AllReduce(ReduceOp::Mean),
-        CollectiveCall::AllGather,
-        CollectiveCall::ReduceScatter(ReduceOp::Sum),
-        CollectiveCall::ReduceScatter(ReduceOp::Mean),
-    ] {
+    let calls: [Call; 5] = [
+        |rank, x| rank.all_reduce(x, ReduceOp::Sum),
+        |rank, x| rank.all_reduce(x, ReduceOp::Mean),
+        |rank, x| rank.all_gather(x),
+        |rank, x| rank.reduce_scatter(x, ReduceOp::Sum),
+        |rank, x| rank.reduce_scatter(x, ReduceOp::Mean),
+    ];
+    for call in calls {
         let devices = [Device::cpu(), Simulator::new(Profile::Unified).device(), Device::cpu()];
         let gradients = on_ranks(&devices, |rank| {
             let x = Tensor::from_slice(&numbers(rank.rank(), N), [N], rank.device()).unwrap();

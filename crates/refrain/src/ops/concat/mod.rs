@@ -1,8 +1,6 @@
 //! Concatenation along an existing axis, or along a new one.
 
 mod cuda;
-#[cfg(test)]
-mod tests;
 
 use smallvec::SmallVec;
 

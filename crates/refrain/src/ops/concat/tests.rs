@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck};
-use crate::{DType, Device, Error, Tensor};
+use crate::testing::{devices, gradcheck};
+use refrain::{DType, Device, Error, Tensor};
 
 fn range(start: f64, shape: &[usize], device: &Device) -> Tensor {
     let n: usize = shape.iter().product();

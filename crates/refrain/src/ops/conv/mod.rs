@@ -15,8 +15,6 @@ mod padded_product;
 mod phases;
 mod places;
 mod pointwise;
-#[cfg(test)]
-mod tests;
 mod unfolded;
 mod weight_gradient;
 mod windows;

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, shortened, values};
-use crate::{
+use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, shortened, values};
+use refrain::{
     Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Device, Error,
     Precision, Result, Tensor, on_one_thread, with_precision,
 };

@@ -2,8 +2,6 @@
 
 mod cuda;
 mod host;
-#[cfg(test)]
-mod tests;
 
 use super::random::{DrawPlace, Generator};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};

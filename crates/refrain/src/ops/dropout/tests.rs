@@ -1,6 +1,5 @@
-use crate::ops::random::philox;
-use crate::ops::testing::{devices, gradcheck};
-use crate::{DType, Device, Error, Generator, Tensor, no_grad};
+use crate::testing::{devices, gradcheck, random_words};
+use refrain::{DType, Device, Error, Generator, Tensor, no_grad};
 
 fn generator(seed: u64, device: &Device) -> Generator {
     Generator::new(device, seed).unwrap()
@@ -55,8 +54,7 @@ fn the_gradient_goes_through_the_mask_of_the_forward_pass() {
 fn the_mask_follows_from_the_words_whatever_the_threads_layout_dtype_or_tape() {
     for device in devices() {
         let x = Tensor::ones([70, 300], DType::F32, &device).unwrap();
-        let mut words = vec![0; x.numel()];
-        philox::fill(5, 3, &mut words);
+        let words = random_words(5, 3, x.numel());
         let expected: Vec<bool> = words.iter().map(|&w| f64::from(w) >= 0.3 * 2f64.powi(32)).collect();
         let mask = |x: &Tensor| -> Vec<bool> {
             let g = Generator::from_state(&device, 5, 3).unwrap();

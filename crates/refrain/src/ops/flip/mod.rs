@@ -1,8 +1,6 @@
 //! `flip` reverses axes, `roll` shifts elements along axes and takes those that leave in at the other end.
 
 mod cuda;
-#[cfg(test)]
-mod tests;
 
 use smallvec::SmallVec;
 

@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck, leaf};
-use crate::{DType, Device, Tensor};
+use crate::testing::{devices, gradcheck, leaf};
+use refrain::{DType, Device, Tensor};
 
 fn counted(shape: &[usize], dtype: DType, device: &Device) -> Tensor {
     let n: usize = shape.iter().product();

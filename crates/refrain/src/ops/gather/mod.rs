@@ -3,8 +3,6 @@
 
 mod cuda;
 mod host;
-#[cfg(test)]
-mod tests;
 
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};

@@ -1,5 +1,6 @@
-use crate::ops::testing::{assert_sums, devices, error_of, gradcheck, leaf, own_devices, values};
-use crate::{DType, Device, DeviceKind, Error, Tensor};
+use crate::faults::{error_of, own_devices};
+use crate::testing::{assert_sums, devices, gradcheck, leaf, values};
+use refrain::{DType, Device, DeviceKind, Error, Tensor};
 
 fn range(shape: &[usize], device: &Device) -> Tensor {
     let n: usize = shape.iter().product();

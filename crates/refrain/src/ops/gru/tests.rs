@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, shortened, values};
-use crate::{DType, Device, DeviceKind, Error, Precision, Tensor, with_precision};
+use crate::testing::{assert_close, devices, gradcheck, leaf, shortened, values};
+use refrain::{DType, Device, DeviceKind, Error, Precision, Tensor, with_precision};
 
 /// The same states from single operations, step by step.
 fn composed(x: &Tensor, weight: &Tensor, bias: &Tensor, first: &Tensor) -> Tensor {

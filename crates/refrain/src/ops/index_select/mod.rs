@@ -4,8 +4,6 @@
 mod cuda;
 mod host;
 mod order;
-#[cfg(test)]
-mod tests;
 
 use smallvec::SmallVec;
 

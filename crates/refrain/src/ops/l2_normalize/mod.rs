@@ -2,8 +2,6 @@
 
 mod cuda;
 mod host;
-#[cfg(test)]
-mod tests;
 
 use super::layer_norm::check_eps;
 use super::{Needs, Op, Spec, Specs, apply, apply_into};

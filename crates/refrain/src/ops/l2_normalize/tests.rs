@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, values};
-use crate::{DType, Error, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, values};
+use refrain::{DType, Error, Tensor};
 
 #[test]
 fn vectors_along_any_axis_have_length_one_in_every_dtype() {

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
-use crate::{DType, Error, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use refrain::{DType, Error, Tensor};
 
 #[test]
 fn rows_are_normalised_scaled_and_shifted() {

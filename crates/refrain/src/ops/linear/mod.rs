@@ -2,8 +2,6 @@
 
 mod cuda;
 pub(crate) mod host;
-#[cfg(test)]
-mod tests;
 
 use smallvec::{SmallVec, smallvec};
 

@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck, shortened};
-use crate::{Activation, DType, DeviceKind, Error, Tensor};
+use crate::testing::{devices, gradcheck, shortened};
+use refrain::{Activation, DType, DeviceKind, Error, Tensor};
 
 fn ramp(n: usize, step: f64) -> Vec<f64> {
     (0..n).map(|i| ((i as f64 * step + 0.3) * 1.7).sin()).collect()

@@ -1,8 +1,6 @@
 //! The logarithm of a sum of exponentials, over axes.
 
 mod host;
-#[cfg(test)]
-mod tests;
 
 use super::reduce::{Prepared, prepare};
 use super::{Needs, Op, Spec, Specs, apply, apply_into};

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
-use crate::{DType, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use refrain::{DType, Tensor};
 
 #[test]
 fn the_result_is_the_logarithm_of_the_sum_for_any_length_and_axis() {

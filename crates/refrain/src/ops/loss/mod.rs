@@ -6,8 +6,6 @@ mod distance;
 mod host;
 mod quantile;
 mod reduced;
-#[cfg(test)]
-mod tests;
 mod weighted;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};

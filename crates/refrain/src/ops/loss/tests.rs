@@ -1,5 +1,6 @@
-use crate::ops::testing::{assert_close, devices, error_of, gradcheck, leaf, numbers, own_devices, values};
-use crate::{DType, Device, DeviceKind, Error, Reduction, Result, Step, Tensor};
+use crate::faults::{error_of, own_devices};
+use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use refrain::{DType, Device, DeviceKind, Error, Reduction, Result, Step, Tensor};
 
 type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
 

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, shortened, values};
-use crate::{DType, Device, DeviceKind, Error, Precision, Result, Tensor, with_precision};
+use crate::testing::{assert_close, devices, gradcheck, leaf, shortened, values};
+use refrain::{DType, Device, DeviceKind, Error, Precision, Result, Tensor, with_precision};
 
 /// Which of the results a loss depends on.
 #[derive(Clone, Copy, PartialEq)]

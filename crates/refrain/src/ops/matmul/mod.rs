@@ -1,8 +1,5 @@
 //! Batched matrix products.
 
-#[cfg(test)]
-mod tests;
-
 use rayon::prelude::*;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into};

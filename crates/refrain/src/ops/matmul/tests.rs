@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck, numbers};
-use crate::{DType, Device, Error, Tensor};
+use crate::testing::{devices, gradcheck, numbers};
+use refrain::{DType, Device, Error, Tensor};
 
 fn ramp(shape: &[usize], device: &Device) -> Tensor {
     let n = shape.iter().product();

@@ -1,8 +1,6 @@
 //! One-hot vectors of class ids.
 
 mod cuda;
-#[cfg(test)]
-mod tests;
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::device::cpu::numeric::{Number, Stored, with_stored};

@@ -1,5 +1,6 @@
-use crate::ops::testing::{devices, error_of, own_devices};
-use crate::{DType, Device, DeviceKind, Error, Tensor};
+use crate::faults::{error_of, own_devices};
+use crate::testing::devices;
+use refrain::{DType, Device, DeviceKind, Error, Tensor};
 
 fn ids(values: &[i64], shape: &[usize], device: &Device) -> Tensor {
     Tensor::from_slice(values, shape, device).unwrap()

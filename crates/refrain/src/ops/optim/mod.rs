@@ -49,8 +49,6 @@ mod schedule;
 mod segments;
 mod sgd;
 mod sweep;
-#[cfg(test)]
-mod tests;
 
 pub use adam::{AdamOptions, AdamWBuffers, AdamWOptions, adam, adamw};
 pub use clip::{clip_coefficient, clip_coefficient_into};

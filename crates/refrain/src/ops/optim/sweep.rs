@@ -132,3 +132,36 @@ fn split<T, const N: usize>(buffers: [&mut [T]; N], at: usize) -> ([&mut [T]; N]
     });
     (left, right)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::ops::optim::Segment;
+
+    #[test]
+    fn one_thread_makes_the_same_runs_as_many() {
+        // Gaps before, between and after segments. All of them cross borders of tasks.
+        const LONG: usize = 3 * TASK + 77;
+        let third = LONG / 3;
+        let segments = [
+            Segment { rate_factor: 0.25, ..Segment::new(3, third) },
+            Segment { trainable: false, ..Segment::new(third + 10, third - 20) },
+            Segment::new(2 * third, 0),
+            Segment { decay_factor: 0.0, ..Segment::new(2 * third + 5, third - 9) },
+        ];
+        let table = SegmentTable::new(&segments, &Device::cpu()).unwrap();
+        let ranges = table.ranges().to_vec::<i64>().unwrap();
+        let settings = table.settings().to_vec::<f64>().unwrap();
+        let table = SegmentView { ranges: &ranges, settings: &settings, skips: false };
+        let mark = |[x]: [&mut [f64]; 1], s: SegmentSettings| x.fill(1.0 + s.rate_factor + s.decay_factor);
+        let (mut many, mut one) = (vec![0.0; LONG], vec![0.0; LONG]);
+        parallel::with_threads(3, || sweep([&mut many], &table, &mark));
+        sweep([&mut one], &table, &mark);
+        for (i, (a, b)) in many.into_iter().zip(one).enumerate() {
+            let segment = segments.iter().find(|s| (s.offset..s.offset + s.length).contains(&i));
+            let expected = segment.map_or(0.0, |s| 1.0 + s.rate_factor + s.decay_factor);
+            assert!(a == expected && b == expected, "element {i}: {a}, {b}, not {expected}");
+        }
+    }
+}

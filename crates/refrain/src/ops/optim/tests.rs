@@ -1,7 +1,9 @@
-use super::*;
-use crate::device::cpu::parallel;
-use crate::ops::testing::devices;
-use crate::{Device, bf16, f16};
+use crate::testing::devices;
+use refrain::optim::{
+    AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable, SgdBuffers, SgdOptions, adamw,
+    clip_coefficient, clip_coefficient_into, learning_rate, learning_rate_into, sgd,
+};
+use refrain::{DType, Device, Error, Result, Tensor, bf16, f16};
 
 /// A few tasks long, and not a multiple of any block size.
 const LONG: usize = 3 * (1 << 14) + 77;
@@ -154,27 +156,6 @@ fn sgd_follows_its_formula_in_each_segment_and_leaves_the_gaps_alone() {
                     assert!((a - e).abs() <= 1e-14 * (1.0 + e.abs()), "{momentum}, element {i}: {a} != {e}");
                 }
             }
-        }
-    }
-}
-
-#[test]
-fn one_thread_makes_the_same_runs_as_many() {
-    for device in devices() {
-        let bench = Bench::new(LONG, DType::F64, &mixed(LONG), &device);
-        let segments = bench.segments.segments().unwrap();
-        let ranges: Vec<i64> = segments.iter().flat_map(|s| [s.offset as i64, s.length as i64]).collect();
-        let settings = bench.segments.settings().to_vec::<f64>().unwrap();
-        let table = sweep::SegmentView { ranges: &ranges, settings: &settings, skips: false };
-        let mark =
-            |[x]: [&mut [f64]; 1], s: sweep::SegmentSettings| x.fill(1.0 + s.rate_factor + s.decay_factor);
-        let (mut many, mut one) = (vec![0.0; LONG], vec![0.0; LONG]);
-        parallel::with_threads(3, || sweep::sweep([&mut many], &table, &mark));
-        sweep::sweep([&mut one], &table, &mark);
-        for (i, (a, b)) in many.into_iter().zip(one).enumerate() {
-            let segment = segments.iter().find(|s| (s.offset..s.offset + s.length).contains(&i));
-            let expected = segment.map_or(0.0, |s| 1.0 + s.rate_factor + s.decay_factor);
-            assert!(a == expected && b == expected, "element {i}: {a}, {b}, not {expected}");
         }
     }
 }

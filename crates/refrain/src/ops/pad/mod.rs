@@ -1,8 +1,6 @@
 //! Pads a tensor with one value.
 
 mod cuda;
-#[cfg(test)]
-mod tests;
 
 use smallvec::SmallVec;
 

@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck};
-use crate::{DType, Device, Tensor};
+use crate::testing::{devices, gradcheck};
+use refrain::{DType, Device, Tensor};
 
 fn sample(device: &Device) -> Tensor {
     Tensor::from_slice(&[1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3], device).unwrap()

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
-use crate::{DType, Pool1dOptions, Pool2dOptions, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use refrain::{DType, Pool1dOptions, Pool2dOptions, Tensor};
 
 fn cases() -> [([usize; 4], Pool2dOptions); 5] {
     let plain = Pool2dOptions::new([2, 2]);

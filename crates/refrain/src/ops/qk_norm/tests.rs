@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, values};
-use crate::{DType, Error, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, values};
+use refrain::{DType, Error, Tensor};
 
 /// The same result from single operations on unpacked tensors.
 fn composed(x: &Tensor, temperature: &Tensor, eps: f64) -> Tensor {

@@ -5,8 +5,6 @@ pub(crate) mod host;
 mod part;
 pub(crate) mod philox;
 mod recorded;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::ops::Range;
@@ -448,5 +446,38 @@ impl Op for Sample {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::sample(self, args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::devices;
+
+    #[test]
+    fn a_moved_base_gives_what_later_launches_would_get() {
+        for device in devices() {
+            let (a, b) = (Generator::new(&device, 9).unwrap(), Generator::new(&device, 9).unwrap());
+            let first = a.uniform(8, DType::F32).unwrap().to_vec::<f32>().unwrap();
+            let second = a.uniform(8, DType::F32).unwrap().to_vec::<f32>().unwrap();
+            assert_ne!(first, second);
+            // As in a replay: the base on the device moves, the launch keeps its offset.
+            let op = b.sample(Distribution::Uniform, Spec::new(8, DType::F32), Ok).unwrap();
+            let run = || apply(op.clone(), &[b.state_tensor()]).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(run(), first);
+            b.state_tensor().narrow(0, 1, 1).unwrap().add_scalar_assign(2.0).unwrap();
+            assert_eq!(run(), second);
+        }
+    }
+
+    /// Launches of a recorded step read it there.
+    #[test]
+    fn a_state_that_is_set_stays_in_its_memory() {
+        for device in devices() {
+            let g = Generator::new(&device, 9).unwrap();
+            let storage = g.state_tensor().storage_id();
+            g.set_state(3, 17).unwrap();
+            assert_eq!(g.state_tensor().storage_id(), storage);
+        }
     }
 }

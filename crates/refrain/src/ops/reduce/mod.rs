@@ -4,8 +4,6 @@ pub(crate) mod cuda;
 mod extreme;
 mod gradient;
 pub(crate) mod host;
-#[cfg(test)]
-mod tests;
 
 use smallvec::SmallVec;
 

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, values};
-use crate::{DType, Error, Step, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, values};
+use refrain::{DType, Error, Step, Tensor};
 
 #[test]
 fn sums_over_any_axes_are_right_and_have_gradients() {
@@ -49,7 +49,7 @@ fn in_order(x: &[f32]) -> f32 {
 
 #[test]
 fn sums_of_floats_have_one_order_of_additions_in_every_layout() {
-    let device = crate::Device::cpu();
+    let device = refrain::Device::cpu();
     for (rows, columns) in [(1, 1), (3, 15), (70, 90), (17, 130), (1025, 33), (5, 2100), (2500, 7)] {
         let wide = leaf(&[rows, columns + 9], &device).detach().to_dtype(DType::F32).unwrap();
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
@@ -129,7 +129,7 @@ fn every_reduction_is_right_over_any_axes_in_every_dtype() {
                     let n: usize = list.iter().map(|&a| shape[a]).product();
                     let axes: Vec<isize> = list.iter().map(|&a| a as isize).collect();
                     let axes = &axes[..];
-                    let check = |y: crate::Result<Tensor>, tolerance: f64, f: &dyn Fn(&[f64]) -> f64| {
+                    let check = |y: refrain::Result<Tensor>, tolerance: f64, f: &dyn Fn(&[f64]) -> f64| {
                         assert_close(&values(&y.unwrap()), &by_hand(&x, list, f), tolerance);
                     };
                     check(x.max(axes), 0.0, &most);
@@ -195,7 +195,7 @@ fn products_over_any_axes_are_exact_with_their_gradients_in_every_dtype() {
 
 #[test]
 fn a_product_has_the_same_bits_in_every_layout() {
-    let device = crate::Device::cpu();
+    let device = refrain::Device::cpu();
     for shape in [[32, 3], [130, 70], [3000, 5], [7, 2500]] {
         let numbers: Vec<f32> =
             (0..shape[0] * shape[1]).map(|i| 0.75 + (i as f32 * 0.618_034).fract() * 0.5).collect();
@@ -334,7 +334,7 @@ fn there_is_no_extreme_of_nothing() {
 /// their ends.
 #[test]
 fn an_extreme_is_found_wherever_it_is() {
-    let device = crate::Device::cpu();
+    let device = refrain::Device::cpu();
     for (n, inner) in [(1, 3), (4, 1), (5, 2), (7, 300), (66, 17), (130, 1)] {
         for place in [0, n / 2, n - 1] {
             for special in [9.0, -9.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN] {
@@ -372,7 +372,7 @@ fn an_extreme_is_found_wherever_it_is() {
 /// Zeros of both signs, and beside them only numbers that are less extreme.
 #[test]
 fn a_zero_with_a_sign_is_the_lesser_one() {
-    let device = crate::Device::cpu();
+    let device = refrain::Device::cpu();
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
         for (n, inner) in [(2, 1), (5, 300), (40, 3), (70, 1)] {
             for place in [0, n - 1] {
@@ -400,7 +400,7 @@ fn a_zero_with_a_sign_is_the_lesser_one() {
 /// Read where they lie, in the order of memory.
 #[test]
 fn sums_over_axes_on_both_sides_of_another_have_the_bits_of_their_copy() {
-    let device = crate::Device::cpu();
+    let device = refrain::Device::cpu();
     for shape in [[3, 5, 9, 8], [2, 3, 1, 70], [7, 2, 11, 13], [1100, 2, 8, 8]] {
         let x = leaf(&shape, &device).detach();
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {

@@ -1,8 +1,6 @@
 //! Repeats a tensor along its axes.
 
 mod cuda;
-#[cfg(test)]
-mod tests;
 
 use smallvec::SmallVec;
 

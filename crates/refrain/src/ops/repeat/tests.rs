@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck};
-use crate::{DType, Device, Tensor};
+use crate::testing::{devices, gradcheck};
+use refrain::{DType, Device, Tensor};
 
 fn sample(device: &Device) -> Tensor {
     Tensor::from_slice(&[0.5f64, 1.0, 1.5, 2.0, 2.5, 3.0], [2, 3], device).unwrap()

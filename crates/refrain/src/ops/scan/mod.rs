@@ -3,8 +3,6 @@
 mod blocks;
 mod cuda;
 mod host;
-#[cfg(test)]
-mod tests;
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
-use crate::{DType, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use refrain::{DType, Tensor};
 
 /// The running sums and products in f64, one after the other.
 fn expected(x: &[f64], [outer, n, inner]: [usize; 3], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
@@ -105,7 +105,7 @@ fn the_gradient_of_a_long_sum_is_the_sum_from_the_end() {
 #[test]
 fn on_the_cpu_no_product_overflows_whose_results_are_in_range() {
     let x: Vec<f32> = (0..64).map(|i| if i % 4 < 2 { 1e30 } else { 1e-30 }).collect();
-    let x = Tensor::from_slice(&[&[1e-30f32, 1e-8], &x[..]].concat(), [66], &crate::Device::cpu()).unwrap();
+    let x = Tensor::from_slice(&[&[1e-30f32, 1e-8], &x[..]].concat(), [66], &refrain::Device::cpu()).unwrap();
     let y = x.cumprod(0).unwrap().to_vec::<f32>().unwrap();
     // 10^30 times 10^30 is beyond f32, but comes upon 10^-38.
     for (i, y) in y.iter().enumerate().skip(2) {
@@ -191,7 +191,7 @@ fn on_the_cpu_lines_have_one_order() {
     }
     for n in [1, 15, 16, 17, 255, 256, 257, 1023, 1024, 1025, 2600] {
         let x = numbers(2 * n).iter().map(|v| 1.0 + v * 0.01).collect::<Vec<f64>>();
-        let exact = Tensor::from_slice(&x, [2, n], &crate::Device::cpu()).unwrap();
+        let exact = Tensor::from_slice(&x, [2, n], &refrain::Device::cpu()).unwrap();
         let rounded = exact.to_dtype(DType::F32).unwrap();
         // Products are computed in f64 in any case.
         for (sum, x, y) in [(true, &rounded, rounded.cumsum(1)), (false, &exact, exact.cumprod(1))] {

@@ -2,8 +2,6 @@
 
 mod cuda;
 mod host;
-#[cfg(test)]
-mod tests;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};

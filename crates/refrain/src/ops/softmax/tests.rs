@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
-use crate::{DType, Error, Tensor};
+use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
+use refrain::{DType, Error, Tensor};
 
 /// The softmax of one row, or its logarithm, as the formula says.
 fn formula(x: &[f64], log: bool) -> Vec<f64> {

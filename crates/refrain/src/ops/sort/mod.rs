@@ -3,8 +3,6 @@
 mod cuda;
 mod gradient;
 mod host;
-#[cfg(test)]
-mod tests;
 
 use super::{Op, Spec, Specs, apply, apply_all, apply_into};
 use crate::autograd::{Gradients, Saves};

@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck, leaf, sanitized, shortened};
-use crate::{DType, Tensor};
+use crate::testing::{devices, gradcheck, leaf, sanitized, shortened};
+use refrain::{DType, Tensor};
 
 /// Numbers without a pattern, of which several are equal.
 fn sample(n: usize) -> Vec<f64> {

@@ -1,8 +1,5 @@
 //! The lower and the upper triangle of matrices.
 
-#[cfg(test)]
-mod tests;
-
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
 use crate::device::cpu::numeric::{Number, Stored, with_stored};

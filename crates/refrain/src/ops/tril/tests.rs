@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck, leaf};
-use crate::{DType, Tensor};
+use crate::testing::{devices, gradcheck, leaf};
+use refrain::{DType, Tensor};
 
 #[test]
 fn elements_beyond_the_diagonal_are_zero() {

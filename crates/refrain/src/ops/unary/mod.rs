@@ -2,8 +2,6 @@
 
 mod functions;
 mod table;
-#[cfg(test)]
-mod tests;
 
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 

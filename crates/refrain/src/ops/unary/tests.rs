@@ -1,14 +1,14 @@
 use half::{bf16, f16};
 
-use crate::ops::testing::{devices, gradcheck};
-use crate::{DType, Device, Element, Error, Tensor};
+use crate::testing::{devices, gradcheck};
+use refrain::{DType, Device, Element, Error, Tensor};
 
 #[test]
 fn gradients_agree_with_finite_differences() {
     for device in devices() {
         let x = Tensor::from_slice(&[0.3f64, 1.7, 0.9, 2.2, 0.05, 1.1], [2, 3], &device).unwrap();
         x.set_requires_grad(true).unwrap();
-        let functions: [fn(&Tensor) -> crate::Result<Tensor>; 26] = [
+        let functions: [fn(&Tensor) -> refrain::Result<Tensor>; 26] = [
             Tensor::neg,
             Tensor::abs,
             Tensor::exp,
@@ -148,7 +148,7 @@ fn whole_numbers_and_extremes_of_halves_have_the_bits_of_those_of_f32() {
         let others = Tensor::from_slice(&others, [all.len()], &device).unwrap();
         let zeros = x.mul_scalar(0.0).unwrap();
         for (name, f) in [
-            ("floor", &Tensor::floor as &dyn Fn(&Tensor) -> crate::Result<Tensor>),
+            ("floor", &Tensor::floor as &dyn Fn(&Tensor) -> refrain::Result<Tensor>),
             ("ceil", &Tensor::ceil),
             ("round", &Tensor::round),
             ("maximum", &|x| x.maximum(&others.to_dtype(x.dtype())?)),
@@ -171,7 +171,7 @@ fn whole_numbers_and_extremes_of_halves_have_the_bits_of_those_of_f32() {
 /// Computed in registers or in passes, in rows of any length.
 #[test]
 fn functions_of_halves_are_those_of_f32_rounded_once() {
-    let functions: [fn(&Tensor) -> crate::Result<Tensor>; 9] = [
+    let functions: [fn(&Tensor) -> refrain::Result<Tensor>; 9] = [
         Tensor::tanh,
         Tensor::gelu,
         Tensor::softplus,

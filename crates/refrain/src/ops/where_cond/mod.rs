@@ -2,8 +2,6 @@
 
 mod cuda;
 mod masked_fill;
-#[cfg(test)]
-mod tests;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};

@@ -1,5 +1,5 @@
-use crate::ops::testing::{devices, gradcheck};
-use crate::{DType, Device, Error, Tensor};
+use crate::testing::{devices, gradcheck, leaf, values};
+use refrain::{DType, Device, Error, Tensor};
 
 fn condition(values: &[bool], shape: &[usize], device: &Device) -> Tensor {
     Tensor::from_slice(values, shape, device).unwrap()
@@ -82,5 +82,49 @@ fn what_does_not_fit_is_named() {
         assert!(matches!(a.where_cond(&a, &a), Err(Error::DTypeMismatch { op: "where_cond", .. })));
         let pair = floats(&[1.0, 2.0], &[2], &device);
         assert!(matches!(c.where_cond(&pair, &pair), Err(Error::ShapeMismatch { op: "where_cond", .. })));
+    }
+}
+
+#[test]
+fn every_dtype_is_filled_and_the_value_is_rounded_once() {
+    for device in devices() {
+        let mask = Tensor::from_slice(&[true, false, true], [3], &device).unwrap();
+        for dtype in DType::ALL {
+            let x = Tensor::ones([2, 3], dtype, &device).unwrap();
+            let y = x.masked_fill(&mask, 0.0).unwrap();
+            assert_eq!(y.dtype(), dtype);
+            let y = y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            assert_eq!(y, [0.0, 1.0, 0.0, 0.0, 1.0, 0.0], "{dtype}");
+        }
+        // Above the middle of two bf16 numbers by less than an f32 can tell.
+        let x = Tensor::zeros([1], DType::BF16, &device).unwrap();
+        let y = x.masked_fill(&mask.narrow(0, 0, 1).unwrap(), 1.0 + 2f64.powi(-8) + 2f64.powi(-40)).unwrap();
+        assert_eq!(values(&y), [1.0 + 2f64.powi(-7)]);
+    }
+}
+
+#[test]
+fn what_is_filled_has_no_influence_and_no_gradient() {
+    for device in devices() {
+        let mask = Tensor::from_slice(&[1u8, 0, 2], [3, 1], &device).unwrap();
+        gradcheck(|t| t[0].masked_fill(&mask, 2.0)?.square(), &[leaf(&[3, 4], &device)], 1e-6).unwrap();
+        gradcheck(|t| t[0].masked_fill(&mask, 2.0)?.square(), &[leaf(&[4], &device)], 1e-6).unwrap();
+        let x = Tensor::from_slice(&[f32::NAN, 1.0, f32::NAN], [3, 1], &device).unwrap();
+        x.masked_fill_into(&mask, -1.0, &x).unwrap();
+        assert_eq!(x.to_vec::<f32>().unwrap(), [-1.0, 1.0, -1.0]);
+    }
+}
+
+#[test]
+fn a_mask_of_numbers_and_a_value_that_does_not_fit_are_refused() {
+    for device in devices() {
+        let x = Tensor::zeros([3], DType::I32, &device).unwrap();
+        let e = x.masked_fill(&x, 1.0).unwrap_err();
+        assert!(matches!(e, Error::DTypeMismatch { op: "masked_fill", .. }), "{e}");
+        let mask = x.eq(&x).unwrap();
+        assert!(x.masked_fill(&mask, 0.5).unwrap_err().to_string().contains("whole number"));
+        assert!(x.masked_fill(&mask, 3e9).unwrap_err().to_string().contains("range of i32"));
+        let short = mask.narrow(0, 0, 2).unwrap();
+        assert!(x.masked_fill(&short, 1.0).unwrap_err().to_string().starts_with("masked_fill"));
     }
 }

@@ -1,5 +1,6 @@
-use crate::ops::testing::{devices, error_of, gradcheck, own_devices};
-use crate::{DType, Device, DeviceKind, Error, Tensor};
+use crate::faults::{error_of, own_devices};
+use crate::testing::{devices, gradcheck};
+use refrain::{DType, Device, DeviceKind, Error, Tensor};
 
 fn series(time: usize, channels: usize, dtype: DType, device: &Device) -> Tensor {
     let x = Tensor::arange(0.0, (time * channels) as f64, 1.0, DType::F64, device).unwrap();

@@ -1,8 +1,5 @@
 //! `x / (1 + |x|)`, a sigmoid that approaches its limits slowly.
 
-#[cfg(test)]
-mod tests;
-
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::{numeric::Real, simd::simd};

@@ -1,4 +1,4 @@
-//! Helpers for the tests of operations.
+//! Helpers for the tests of operations. The unit tests of the library include this file, too.
 
 #[path = "../../../refrain-test/src/devices.rs"]
 mod list;
@@ -8,23 +8,7 @@ mod sanitizer;
 pub(crate) use list::devices;
 pub(crate) use sanitizer::{gradcheck, sanitized, shortened};
 
-use crate::{DType, Device, DeviceKind, Error, Result, Tensor};
-
-/// The same devices, with handles that no other test uses, because an error of a kernel is reported only once.
-pub(crate) fn own_devices() -> impl Iterator<Item = Device> {
-    devices().map(|device| device.separate())
-}
-
-/// The error of an operation on such a device. On the CPU the call returns it, on a GPU the next wait.
-#[track_caller]
-pub(crate) fn error_of<T>(device: &Device, result: Result<T>) -> Error {
-    let error = match device.kind() {
-        DeviceKind::Cpu => result.map(drop).expect_err("an error of the call"),
-        _ => result.and_then(|_| device.synchronize()).expect_err("an error of the call or the wait"),
-    };
-    device.synchronize().expect("an error is told once");
-    error
-}
+use refrain::{DType, Device, DeviceKind, Tensor};
 
 /// Checks sums. Those of the CPU equal `in_order`; those of a GPU have another order, but always the same one.
 #[track_caller]
@@ -70,4 +54,21 @@ pub(crate) fn assert_close(a: &[f64], b: &[f64], tolerance: f64) {
         let close = a == b || (a - b).abs() <= tolerance || a.is_nan() && b.is_nan();
         assert!(close, "element {i}: {a} and {b}");
     }
+}
+
+/// So many words of Philox 4x32-10 from a block on: what generators make their numbers of.
+pub(crate) fn random_words(seed: u64, block: u64, count: usize) -> Vec<u32> {
+    let blocks = (0..count.div_ceil(4) as u64).map(|i| block.wrapping_add(i));
+    let words = blocks.flat_map(|block| {
+        let mut c = [block as u32, (block >> 32) as u32, 0, 0];
+        let (mut low, mut high) = (seed as u32, (seed >> 32) as u32);
+        for _ in 0..10 {
+            let a = u64::from(c[0]) * 0xd251_1f53;
+            let b = u64::from(c[2]) * 0xcd9e_8d57;
+            c = [(b >> 32) as u32 ^ c[1] ^ low, b as u32, (a >> 32) as u32 ^ c[3] ^ high, a as u32];
+            (low, high) = (low.wrapping_add(0x9e37_79b9), high.wrapping_add(0xbb67_ae85));
+        }
+        c
+    });
+    words.take(count).collect()
 }
