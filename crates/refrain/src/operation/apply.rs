@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::execute::{Dest, execute};
 use super::{OnTape, Op};
 use crate::autograd::{self, TapeEntry};
-use crate::device::{Kernel, Mode, RESULTS, recording};
+use crate::device::{Mode, RESULTS, recording};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -38,9 +38,12 @@ pub(crate) fn apply_all_on<O: Op>(
 }
 
 /// Runs an operation that has no gradient. While a step is recorded, it runs once for the values of its operand: until something
-/// writes to that, the next one with the same parameters has the same results. So nobody may write to them.
-pub(crate) fn apply_once<O: Op>(op: O, operand: &Tensor) -> Result<SmallVec<[Tensor; RESULTS]>> {
-    let text = op.parameters();
+/// writes to that, the next one of the same `text` has the same results. So nobody may write to them.
+pub(crate) fn apply_once<O: Op>(
+    op: O,
+    text: String,
+    operand: &Tensor,
+) -> Result<SmallVec<[Tensor; RESULTS]>> {
     if let Some(results) = recording::computed(&text, &operand.operand()) {
         return Ok(results
             .map(|(storage, layout, dtype)| Tensor::from_parts(storage, layout, dtype))

@@ -237,3 +237,25 @@ fn a_chain_that_reads_across_rows_stays_apart_from_a_reduction() {
         assert_eq!(count, 2, "{table}");
     }
 }
+
+/// A kernel that multiplied and added in one instruction would round once where the parts round twice.
+#[test]
+fn a_product_is_rounded_before_it_is_summed() {
+    for device in devices() {
+        for (shape, axes) in REDUCED {
+            for dtype in [DType::F32, DType::F64, DType::BF16] {
+                let state = || [0, 1].map(|salt| filled(shape, dtype, salt, &device)).to_vec();
+                let run = |s: &[Tensor]| -> Result<Vec<Tensor>> {
+                    Ok(vec![
+                        s[0].mul(&s[1])?.sum(axes)?,
+                        s[0].square()?.mean(axes)?,
+                        s[1].mul_scalar(0.3)?.sum(axes)?,
+                    ])
+                };
+                let is_fused = |program: &str| program.contains("fused(mul, sum)");
+                let fused = compare(&(shape, axes, dtype), &device, state, |s, _| run(s), is_fused);
+                assert_eq!(fused, 2 * usize::from(fusing().any(|fusing| fusing == device)), "{device}");
+            }
+        }
+    }
+}

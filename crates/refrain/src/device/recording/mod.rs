@@ -48,7 +48,7 @@ pub(crate) type Computation = (Recycled<Storage>, Layout, DType);
 
 /// What an operation has computed in this recording from the values that its operand still has.
 struct Computed {
-    /// Its parameters.
+    /// What was computed.
     text: String,
     /// The operand: the id of its storage, its bytes there and what they mean.
     storage: u64,
@@ -185,7 +185,7 @@ pub(super) fn launch(device: &Device, launch: &Launch<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// What an operation with these parameters has computed from the values of an operand earlier in the recording of this thread.
+/// What was computed under this text from the values of an operand earlier in the recording of this thread.
 pub(crate) fn computed(
     text: &str,
     operand: &Operand<'_>,
@@ -198,7 +198,7 @@ pub(crate) fn computed(
     results.map(Vec::into_iter)
 }
 
-/// Keeps what an operation has computed for [`computed`], if this thread records.
+/// Keeps results for [`computed`], if this thread records.
 pub(crate) fn keep_computed(text: String, operand: &Operand<'_>, results: impl Iterator<Item = Computation>) {
     if current().is_none() {
         return;

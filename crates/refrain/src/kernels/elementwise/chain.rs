@@ -411,7 +411,11 @@ impl Leading for Head {
         let function = format!("vec<{dtype}_t, N> element");
         let ends = |text: &mut String| {
             self.chain.write_stores(text);
-            let _ = writeln!(text, "    return v{};", self.value);
+            // The caller must not contract a product and its own sum to one rounding. What was rounded to 16 bits can't be.
+            let _ = match dtype {
+                DType::F32 | DType::F64 => writeln!(text, "    return given<{dtype}_t>(v{}, e);", self.value),
+                _ => writeln!(text, "    return v{};", self.value),
+            };
         };
         let written = || {
             let mut text = self.chain.written(args, &function, ", i64* bad", ends);

@@ -1,6 +1,5 @@
-// The operands in memory of elementwise kernels that share a loop, which is told `e`. Constants: RANK, VEC (elements of the last axis that
-// one thread takes at once; 1 for any strides), DENSE (bit k: operand k steps by 1 along the last axis, else by 0; where VEC > 1), INDEX
-// (type of offsets).
+// The operands in memory of elementwise kernels that share a loop, which is told `e`. Constants: RANK, DENSE (bit k: operand k steps by 1
+// along the last axis, else by 0; where several elements are taken at once), INDEX (type of offsets).
 
 // The offset of the element at an index in operand K.
 template <int K, typename E> DEVICE INDEX place(const E& e, const INDEX* at) {

@@ -217,7 +217,7 @@ impl Sort {
         Sorted { keys, entries: keys.plus(self.keys_bytes()) }
     }
 
-    /// Sorts keys, in working memory of [`Sort::workspace`] bytes, with the entries at `to`, or there.
+    /// Sorts keys, in working memory of [`Sort::workspace`] bytes, with the entries at `to`, if that is given, or there as well.
     pub(crate) fn run(&self, to: Option<Pointer>, args: &mut CudaArgs<'_>) -> Result<Sorted> {
         let sorted = self.before(if self.ranks { 1 } else { self.passes });
         let sorted = Sorted { entries: to.unwrap_or(sorted.entries), ..sorted };

@@ -58,6 +58,7 @@ impl Op for IndexOrder {
 /// The entries of an index for each place along an axis, and where those of each end. A recorded step computes them once for all that
 /// add by this index.
 pub(super) fn order(name: &'static str, index: &Tensor, axis: usize, size: usize) -> Result<[Tensor; 2]> {
-    let results = apply_once(IndexOrder { name, axis, size }, index)?.into_vec();
+    let results =
+        apply_once(IndexOrder { name, axis, size }, format!("the order of {size} places"), index)?.into_vec();
     results.try_into().map_err(|_| Error::internal(name, "an order that is not two tensors"))
 }

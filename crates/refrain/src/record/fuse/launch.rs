@@ -84,7 +84,8 @@ impl Kernel for FusedKernel {
         let launch = args.launch();
         let new = |&bytes: &usize| Storage::new(launch.op, &Device::cpu_scratch(), bytes);
         let own: Vec<Recycled<Storage>> = self.0.inner.iter().map(new).collect::<Result<_>>()?;
-        // As on a GPU, an index out of range does not keep the parts behind it from running.
+        // As on a GPU, an index out of range does not keep the parts behind it from running. Only simulated GPUs and the CPU that writes
+        // kernels down run this.
         self.0.parts.iter().fold(Ok(()), |done, part| done.and(part.run(args, &own)))
     }
 

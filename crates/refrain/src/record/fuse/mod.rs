@@ -1,7 +1,8 @@
 //! Fuses launches: a launch that computes its results element by element joins those whose results it reads, so that an
 //! element passes through all of them in one kernel. The first of them may be a product of matrices, or another launch that
 //! takes a tail. A norm of the rows of a product's result may be the last, where a block of the product computes whole rows. What
-//! only they read is never stored. A second product may follow with all of this, if it multiplies the rows of the first.
+//! only they read is never stored. A second product may follow with all of this, if it multiplies the rows of the first. Slices that are
+//! picked by an index may be among the operands of a chain, and a reduction or a sum by an index may be its end.
 //!
 //! A rule looks at launches and not at models: [`work`] asks the kernel of a launch what it computes for one element. A
 //! fused launch contains its parts. The CPU and the simulated GPU run the parts; CUDA runs one kernel with the same bits.
