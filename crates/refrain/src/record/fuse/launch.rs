@@ -86,7 +86,11 @@ impl Kernel for FusedKernel {
         let own: Vec<Recycled<Storage>> = self.0.inner.iter().map(new).collect::<Result<_>>()?;
         // As on a GPU, an index out of range does not keep the parts behind it from running. Only simulated GPUs and the CPU that writes
         // kernels down run this.
-        self.0.parts.iter().fold(Ok(()), |done, part| done.and(part.run(args, &own)))
+        let mut done = Ok(());
+        for part in &self.0.parts {
+            done = done.and(part.run(args, &own));
+        }
+        done
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
