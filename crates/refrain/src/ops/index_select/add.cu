@@ -1,9 +1,9 @@
 // Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i, in their order,
-// plus base if ADD. The slice of an index out of range is ignored; without SORTED it is reported here. A block processes ROWS i, far apart because
-// neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; VEC, the
-// elements of a slice that a thread loads at once; ADD; IN_PLACE, whether base is y; ROWS; LANES, threads of each; SORTED, whether the
-// entries are ordered (if not, each block searches the index, which then has at most MOST entries); HEAD, whether the slices are computed
-// by text that is written for the kernel and follows it.
+// plus base if ADD. The slice of an index out of range is ignored; without SORTED it is reported here. A block processes ROWS i, far
+// apart because neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index;
+// ELEMENT; VEC, the elements of a slice that a thread loads at once; ADD; IN_PLACE, whether base is y; ROWS; LANES, threads of each;
+// SORTED, whether the entries are ordered (if not, each block searches the index, which then has at most MOST entries); HEAD, whether the
+// slices are computed by text that is written for the kernel and follows it.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
