@@ -34,6 +34,8 @@ static PARTS: Source = Source { name: "conv", parts: &[include_str!("sum_parts.c
 const ENOUGH_BLOCKS: usize = 264;
 /// A part of the pixels of a weight's gradient has at least so many.
 const LEAST_PIXELS: usize = 128;
+/// The kernel that adds up as few parts knows their number, so that it loads those of several numbers at once.
+const FEW_PARTS: usize = 3;
 /// From so many parts on, several threads add up those of a number.
 const MANY_PARTS: usize = 16;
 /// Taps that a block of the sums of parts turns, and its threads.
@@ -96,11 +98,13 @@ params! {
 
     struct ConvParts {
         partial: Pointer = "const COMPUTE*",
+        partial_bias: Pointer = "const COMPUTE*",
         dw: Pointer = "DW_TYPE*",
         db: Pointer,
         /// Those of the weight's gradient.
         blocks: i64,
         splits: i64,
+        bias_splits: i64,
         weights: i64,
         biases: i64,
         /// Of a row of the weight.
@@ -205,8 +209,20 @@ pub(super) fn spec(
     source: &'static Source,
     entry: &'static str,
     tile: Tile,
-    (factors, precision): (DType, Precision),
+    how: (DType, Precision),
     direction: Option<Direction>,
+) -> KernelSpec {
+    spec_along(source, entry, tile, how, [direction.is_some(); 2])
+        .flag("TRANSPOSED", direction == Some(Direction::Transposed))
+}
+
+/// The constants of tiles whose lines run along k or across it.
+pub(super) fn spec_along(
+    source: &'static Source,
+    entry: &'static str,
+    tile: Tile,
+    (factors, precision): (DType, Precision),
+    along_k: [bool; 2],
 ) -> KernelSpec {
     let form = match (factors, precision) {
         (DType::F16, _) => "F16",
@@ -221,14 +237,13 @@ pub(super) fn spec(
         .dtype("A_TYPE", factors)
         .dtype("B_TYPE", factors)
         .dtype("COMPUTE", compute(factors))
-        .flag("A_ALONG_K", direction.is_some())
-        .flag("B_ALONG_K", direction.is_some())
+        .flag("A_ALONG_K", along_k[0])
+        .flag("B_ALONG_K", along_k[1])
         .int("WARPS_M", tile.warps[0] as i64)
         .int("WARPS_N", tile.warps[1] as i64)
         .int("FRAGS_M", tile.fragments[0] as i64)
         .int("FRAGS_N", tile.fragments[1] as i64)
         .int("TILE_K", tile.depth as i64)
-        .flag("TRANSPOSED", direction == Some(Direction::Transposed))
 }
 
 /// # Errors
@@ -499,15 +514,15 @@ pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> R
     };
     let blocks = tiles[0] * tiles[1].max(1) * op.places.groups * splits;
     args.kernel(product, Grid::line(blocks, tile.threads() as u32).shared(shared), &told)?;
-    sum_parts(op, args, args.workspace(), splits, [weights, biases])
+    let of_bias = args.workspace().plus(splits * weights * compute(op.factors).size());
+    sum_parts(op, args, [(args.workspace(), splits), (of_bias, splits)], [weights, biases])
 }
 
-/// Adds up the parts of a weight's gradient, and those of a bias behind them.
+/// Adds up the parts of a weight's gradient, and those of a bias.
 pub(super) fn sum_parts(
     op: &WeightGradient,
     args: &mut CudaArgs<'_>,
-    partial: Pointer,
-    splits: usize,
+    [(partial, splits), (partial_bias, bias_splits)]: [(Pointer, usize); 2],
     [weights, biases]: [usize; 2],
 ) -> Result<()> {
     let (channels, taps) =
@@ -523,14 +538,17 @@ pub(super) fn sum_parts(
         .dtype("DW_TYPE", args.write_dtype(0))
         .dtype("DB_TYPE", args.write_dtype(if biases > 0 { 1 } else { 0 }))
         .int("CHANNELS", together as i64)
-        .int("SLICES", slices as i64);
+        .int("SLICES", slices as i64)
+        .int("FEW", if splits <= FEW_PARTS { splits as i64 } else { 0 });
     let blocks = op.places.out * channels.div_ceil(together) * taps.div_ceil(SUMMED_TAPS);
     let told = ConvParts {
         partial,
+        partial_bias,
         dw: args.write(0),
         db: if biases > 0 { args.write(1) } else { Pointer::NOTHING },
         blocks: blocks as i64,
         splits: splits as i64,
+        bias_splits: bias_splits as i64,
         weights: weights as i64,
         biases: biases as i64,
         channels: channels as i64,

@@ -8,6 +8,8 @@ mod channels_last;
 mod cuda;
 mod direct;
 mod host;
+#[cfg(test)]
+mod in_parts;
 mod options;
 mod padded;
 mod padded_gradient;

@@ -1,6 +1,6 @@
 // Adds up the parts of a weight's and a bias's gradient. A part of the weight's has the numbers of a row as (tap, channel), the
 // result as (channel, tap): a block turns some of them. Where there are many parts, SLICES threads add up some of them each. Constants:
-// COMPUTE, DW_TYPE, DB_TYPE, CHANNELS, SLICES.
+// COMPUTE, DW_TYPE, DB_TYPE, CHANNELS, SLICES, FEW (the parts, if they are few; otherwise 0).
 
 constexpr int MOST_TAPS = 16, THREADS = 256;
 
@@ -27,7 +27,7 @@ KERNEL(conv_sum_parts, ConvParts, p, __launch_bounds__(THREADS)) {
             const u32 channel = i % CHANNELS, slice = i / CHANNELS % SLICES, tap = i / CHANNELS / SLICES;
             if (channel >= channels) continue;
             const u32 first = min(slice * each, splits), parts = min(each, splits - first);
-            tile[slice][channel * here + tap] = sum_of(from + (tap * all + channel) + first * p.weights, parts, p.weights);
+            tile[slice][channel * here + tap] = sum_of(from + (tap * all + channel) + first * p.weights, FEW ? FEW : parts, p.weights);
         }
         __syncthreads();
         DW_TYPE* to = p.dw + ((u64)row * all + first_channel) * taps + first_tap;
@@ -43,7 +43,7 @@ KERNEL(conv_sum_parts, ConvParts, p, __launch_bounds__(THREADS)) {
     }
     const i64 at = (i64)(blockIdx.x - p.blocks) * THREADS + threadIdx.x;
     if (at >= p.biases) return;
-    const COMPUTE sum = sum_of(p.partial + p.splits * p.weights + at, splits, p.biases);
+    const COMPUTE sum = sum_of(p.partial_bias + at, (u32)p.bias_splits, p.biases);
     DB_TYPE* to = reinterpret_cast<DB_TYPE*>(p.db) + at;
     *to = ::from<DB_TYPE>(p.add_bias ? sum + ::to<COMPUTE>(*to) : sum);
 }

@@ -434,8 +434,8 @@ fn assert_rounded_sums(
 
 #[test]
 fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
-    // A GPU lays windows of f32 out as matrices, one for each half of the images, and images of bf16 and TF32 in parts. Planes of 49
-    // pixels have no whole pieces.
+    // A GPU lays windows of f32 out as a matrix, and images of bf16 and TF32 with their channels last. Planes of 49 pixels have no whole
+    // pieces.
     let sizes = [
         ([27, 104, 12, 14], options([1, 1], [1, 1], [1, 1], 1)),
         ([27, 104, 24, 14], options([2, 1], [1, 2], [1, 2], 1)),

@@ -20,7 +20,7 @@ static WEIGHT: Source = Source { name: "conv_weight", parts: &[include_str!("unf
 
 /// The dtype of what is multiplied, and of the sums.
 const FACTORS: DType = DType::F32;
-/// The most bytes of a matrix of windows and its result, but those of at least one image; and the most of one image. In tests few
+/// The most bytes of a matrix of windows and its result, but those of at least one image; and the most of one image. In unit tests few
 /// images have several matrices.
 const MATRIX_BYTES: usize = if cfg!(test) { 16 << 20 } else { 128 << 20 };
 const LARGEST_IMAGE: usize = 256 << 20;

@@ -2,11 +2,12 @@
 
 // A tile in shared memory: lines of 128 bytes along k or across it. Within each eight lines, pieces of 16 bytes are permuted
 // ("128-byte swizzling"). If lines are across k, the next 128 bytes of a line follow after the first 128 of all lines. Columns along
-// k are permuted by `column`. Numbers of four bytes are TF32 if ROUNDED, otherwise they become so when they are loaded; groups can't
-// multiply those across k, so their pieces are permuted as warps load them without bank conflicts.
-template <typename T, bool ALONG_K, int OUTER, bool DEALT, bool ROUNDED = true> struct Swizzled {
+// k are permuted by `column` if DEALT. Numbers of four bytes are rounded to TF32; groups can't multiply those across k where they lie, so
+// their pieces are permuted as warps load them without bank conflicts.
+template <typename T, bool ALONG_K, int ACROSS_K, bool DEALT> struct Swizzled {
     typedef T Number;
-    static constexpr bool RUNS_ALONG_K = ALONG_K, IS_TF32 = sizeof(T) == 4 && ROUNDED;
+    static constexpr int OUTER = ACROSS_K;
+    static constexpr bool RUNS_ALONG_K = ALONG_K, IS_TF32 = sizeof(T) == 4;
     static constexpr bool FOR_WARPS = sizeof(T) == 4 && !ALONG_K;
     static constexpr int LINES = ALONG_K ? OUTER : TILE_K, LINE = ALONG_K ? TILE_K : OUTER;
     static constexpr int PIECE = 16 / (int)sizeof(T), PITCH = 8 * PIECE, BYTES = OUTER * TILE_K * (int)sizeof(T);
@@ -24,13 +25,14 @@ template <typename T, bool ALONG_K, int OUTER, bool DEALT, bool ROUNDED = true> 
     static DEVICE u64 described(u32 address) { return describe(address, 1024, ALONG_K ? 16 : BESIDE); }
 };
 
-// A thread's partial sums of A's rows, whose tiles have lines across k: rows of a piece, over every APART-th number along k.
-template <typename TILE> struct SumsOfRows {
+// A thread's partial sums along k of a tile whose lines run across it: of the numbers of a piece, over every APART-th line.
+template <typename TILE> struct SumsAlongK {
     typedef typename TILE::Number T;
-    static constexpr int PIECE = TILE::PIECE, ACROSS = TILE_M / PIECE, APART = BLOCK_THREADS / ACROSS, BYTES = APART * TILE_M * 4;
+    static constexpr int PIECE = TILE::PIECE, OUTER = TILE::OUTER, ACROSS = OUTER / PIECE, APART = BLOCK_THREADS / ACROSS;
+    static constexpr int BYTES = APART * OUTER * 4;
     float v[PIECE];
 
-    DEVICE SumsOfRows() {
+    DEVICE SumsAlongK() {
         #pragma unroll
         for (int i = 0; i < PIECE; i++) v[i] = 0;
     }
@@ -42,17 +44,17 @@ template <typename TILE> struct SumsOfRows {
             for (int i = 0; i < PIECE; i++) v[i] += to<float>(x.at[i]);
         }
     }
-    // The block's sum of the thread's row, of TILE_M. The products must no longer need the tiles in shared memory.
+    // The block's sum of the thread's number, of OUTER. The products must no longer need the tiles in shared memory.
     DEVICE float whole(unsigned char* memory) const {
         float* all = reinterpret_cast<float*>(memory);
         __syncthreads();
         #pragma unroll
-        for (int i = 0; i < PIECE; i++) all[threadIdx.x / ACROSS * TILE_M + threadIdx.x % ACROSS * PIECE + i] = v[i];
+        for (int i = 0; i < PIECE; i++) all[threadIdx.x / ACROSS * OUTER + threadIdx.x % ACROSS * PIECE + i] = v[i];
         __syncthreads();
         float sum = 0;
-        if (threadIdx.x >= TILE_M) return sum;
+        if (threadIdx.x >= OUTER) return sum;
         #pragma unroll
-        for (int i = 0; i < APART; i++) sum += all[i * TILE_M + threadIdx.x];
+        for (int i = 0; i < APART; i++) sum += all[i * OUTER + threadIdx.x];
         return sum;
     }
 };

@@ -17,7 +17,7 @@ typedef Swizzled<B_TYPE, B_ALONG_K, TILE_N, B_ALONG_K> TilesB;
 constexpr int STAGE_BYTES = TilesA::BYTES + TilesB::BYTES;
 static_assert(STAGES >= 3 && STAGES * STAGE_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
 
-static_assert(SumsOfRows<TilesA>::BYTES <= STAGE_BYTES, "the block's sums find room");
+static_assert(SumsAlongK<TilesA>::BYTES <= STAGE_BYTES, "the block's sums find room");
 
 // What follows a product waits for what it reads, and may compute long. Five small blocks on a multiprocessor hide that better than the
 // four that fit if the compiler may take all the registers that it likes, and two large ones better than one.
@@ -51,7 +51,7 @@ KERNEL_THAT_WAITS(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS, RESIDE
     // Else the compiler sets some of them to zero between the products, and then waits for each of these.
     keep_until_here<4 * FRAGS_N>(&acc[0][0][0]);
     bool sums = SUMS && p.tile_n == 0;
-    SumsOfRows<TilesA> rows;
+    SumsAlongK<TilesA> rows;
     // The descriptors of the warp group's 64 rows of A's first tile, and of B's.
     u32 first = shared_address(memory);
     u64 a_first = TilesA::described(first + (threadIdx.x >> 7) * (A_ALONG_K ? 64 * 128 : TilesA::BESIDE));

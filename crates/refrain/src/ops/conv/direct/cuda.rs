@@ -215,5 +215,6 @@ pub(in super::super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs
     };
     let pairs = places.out * (places.images[1] / places.groups);
     args.kernel(spec, Grid::line(tiles * pairs * splits, THREADS as u32), &told)?;
-    sum_parts(op, args, args.workspace(), splits, [weights, biases])
+    let of_bias = args.workspace().plus(splits * weights * compute(op.factors).size());
+    sum_parts(op, args, [(args.workspace(), splits), (of_bias, splits)], [weights, biases])
 }

@@ -6,10 +6,9 @@ constexpr int PIECE = 16 / (int)sizeof(IN);
 static_assert((FORM == F16 || FORM == BF16 || FORM == TF32) && TILE_K == 8 * PIECE, "what is multiplied");
 static_assert(STAGES >= 2, "tiles are fetched while others are multiplied");
 
-// The results across k of a weight's gradient are not rounded yet, because their sums are the bias's gradient.
-typedef Swizzled<IN, A_ALONG_K, TILE_M, false, A_ALONG_K> TileA;
+typedef Swizzled<IN, A_ALONG_K, TILE_M, false> TileA;
 // Warps alone read columns in the order of `column`; for groups they are stored in it.
-typedef Swizzled<IN, B_ALONG_K, TILE_N, B_ALONG_K && GROUPS> TileB;
+typedef Swizzled<IN, B_ALONG_K, TILE_N, B_ALONG_K && GROUPS && PAIRED> TileB;
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 constexpr int OUTSIDE = -(1 << 30);
 
@@ -17,17 +16,17 @@ constexpr int OUTSIDE = -(1 << 30);
 DEVICE int first_row() { return (threadIdx.x >> 5) % WARPS_M * (FRAGS_M * 16); }
 DEVICE int first_column() { return (threadIdx.x >> 5) / WARPS_M * (FRAGS_N * 8); }
 
-// The channels and the tap of the numbers that a thread copies, tile after tile.
+// The channel and the tap (by its number, and down and across) of the numbers that a thread copies, tile after tile.
 struct Walk {
-    int channel, i, j;
-    DEVICE Walk(int k, int channels, int across) : channel(k), i(0), j(0) { settle(channels, across); }
+    int channel, tap, i, j;
+    DEVICE Walk(int k, int channels, int across) : channel(k), tap(0), i(0), j(0) { settle(channels, across); }
     DEVICE void advance(int by, int channels, int across) {
         channel += by;
         settle(channels, across);
     }
     DEVICE void settle(int channels, int across) {
         while (channel >= channels) {
-            channel -= channels;
+            channel -= channels, tap++;
             if (++j == across) j = 0, i++;
         }
     }

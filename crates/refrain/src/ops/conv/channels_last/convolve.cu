@@ -1,12 +1,13 @@
 // A convolution or a transposed one of images with their channels last: A is the weight, of a row for each channel of the result, and B has a
 // column for each of its pixels: the channels of the source's pixels that its taps reach. A block computes TILE_M channels of TILE_N
-// pixels of PHASES phases that lie side by side, one phase after the other. Constants: those of channels_last.cu and results.cu; PHASES;
-// MEMORY_BYTES.
+// pixels of PHASES phases that lie side by side, one phase after the other. Constants: those of tiles.cu and results.cu; PHASES;
+// MEMORY_BYTES; FEW_TAPS (whether a word has a bit for each tap of a phase); ONE_TAP (whether all numbers of a line of a tile have the same
+// one).
 
 constexpr int SWEEP = BLOCK_THREADS / (TILE_K / PIECE), EACH_A = TILE_M / SWEEP, EACH_B = TILE_N / SWEEP;
-// A pixel of the result: where the first tap of the first phase is in the source. Behind all pixels, where they are in the first channel
-// of the result, as `place_of` reads it.
-struct __align__(16) Pixel { int origin, row, column, unused; };
+// A pixel of the result: where the first tap of the first phase is in the source, and, for each phase, a bit for each tap inside; with many
+// taps, the row and column of the first one. Behind all pixels, where they are in the first channel of the result, as `place_of` reads it.
+struct __align__(16) Pixel { int origin, of[2], unused; };
 static_assert(PHASES == 1 || PHASES == 2, "what `place_of` tells");
 static_assert(STAGES * STAGE_BYTES + TILE_N * (sizeof(Pixel) + sizeof(i64)) == MEMORY_BYTES, "the shared memory of the launch");
 static_assert(SWEEP % TileA::ALIKE == 0 && SWEEP % TileB::ALIKE == 0 && TILE_M % SWEEP == 0 && TILE_N % SWEEP == 0, "a thread's lines");
@@ -22,9 +23,17 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
     const u32 group = rest % (u32)s.groups, of = rest / (u32)s.groups * PHASES;
     const Phase phase(s, (int)of);
     const int channels = (int)p.channels, height = (int)s.from[0], width = (int)s.from[1];
-    int taps[PHASES], all_taps = 0;
+    Taps across[PHASES];
+    int all_taps = 0;
     #pragma unroll
-    for (int q = 0; q < PHASES; q++) all_taps += taps[q] = phase.h.count * Phase(s, (int)of + q).w.count;
+    for (int q = 0; q < PHASES; q++) {
+        across[q] = Phase(s, (int)of + q).w;
+        all_taps += phase.h.count * across[q].count;
+    }
+    // How far a tap is from the first one.
+    auto down = [&](int i) { return i * phase.h.by; };
+    auto right = [&](int q, int j) { return j * across[q].by + across[q].from - phase.w.from; };
+    auto is_inside = [&](int row, int column) { return (u32)row < (u32)height && (u32)column < (u32)width; };
     const u32 rows = (u32)(s.to[0] - phase.h.first + phase.h.apart - 1) / (u32)phase.h.apart;
     const u32 columns = (u32)(s.to[1] - phase.w.first + phase.w.apart - 1) / (u32)phase.w.apart;
     // Pixels that no tap reaches stay as they are.
@@ -37,7 +46,18 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
         const int u = (int)(line - image * rows), v = (int)(n - line * columns);
         const bool there = image < (u32)s.images && rows > 0 && columns > 0;
         const int row = u * phase.h.scale + phase.h.from, column = v * phase.w.scale + phase.w.from;
-        pixels[i] = Pixel{((int)image * height + row) * width + column, there ? row : OUTSIDE, column, 0};
+        Pixel pixel{((int)image * height + row) * width + column, {there ? row : OUTSIDE, column}, 0};
+        if (FEW_TAPS) {
+            #pragma unroll
+            for (int q = 0; q < 2; q++) pixel.of[q] = 0;
+            #pragma unroll
+            for (int q = 0; q < PHASES; q++) {
+                for (int t = 0, i = 0; there && i < phase.h.count; i++) {
+                    for (int j = 0; j < across[q].count; j++, t++) pixel.of[q] |= (int)is_inside(row + down(i), column + right(q, j)) << t;
+                }
+            }
+        }
+        pixels[i] = pixel;
         const i64 to_row = phase.h.first + u * phase.h.apart, to_column = phase.w.first + v * phase.w.apart;
         const i64 place = (((i64)image * s.groups + group) * s.to_channels * s.to[0] + to_row) * s.to[1] + to_column;
         places[i] = !there ? -1 : PHASES == 2 ? 2 * place + (to_column + 1 < s.to[1]) : place;
@@ -47,39 +67,42 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
     // A thread copies one piece of some lines: of the weight's rows, and of pixels. Positions count from the source's beginning, modulo
     // 2^32 where they are outside.
     const int line = threadIdx.x / (TILE_K / PIECE), at = threadIdx.x % (TILE_K / PIECE) * PIECE;
-    int row[EACH_B], column[EACH_B];
-    u32 origin[EACH_B];
-    #pragma unroll
-    for (int l = 0; l < EACH_B; l++) {
-        const Pixel pixel = pixels[line + l * SWEEP];
-        row[l] = pixel.row, column[l] = pixel.column;
-        origin[l] = ((u32)pixel.origin * (u32)p.pitch + group * channels) * (u32)sizeof(IN);
-    }
     const char* x = reinterpret_cast<const char*>(p.x);
     COMPUTE acc[PHASES][FRAGS_M][FRAGS_N][4];
     #pragma unroll
     for (int q = 0; q < PHASES; q++) {
-        const Taps across = Phase(s, (int)of + q).w;
+        u32 origin[EACH_B], inside[EACH_B];
+        #pragma unroll
+        for (int l = 0; l < EACH_B; l++) {
+            const Pixel pixel = pixels[line + l * SWEEP];
+            origin[l] = ((u32)pixel.origin * (u32)p.pitch + group * channels + (ONE_TAP ? at : 0)) * (u32)sizeof(IN);
+            inside[l] = (u32)pixel.of[q];
+        }
         const IN* weights = p.weights + (((u64)(of + q) * s.groups + group) * p.rows + tile_m * TILE_M + line) * p.columns + at;
-        Walk walk(at, channels, across.count);
+        Walk walk(ONE_TAP ? 0 : at, channels, across[q].count);
         auto fetch = [&](int tile, IN* a, IN* b) {
-            const int down = walk.i * phase.h.by, right = walk.j * across.by + across.from - phase.w.from;
-            const u32 by = ((u32)(down * width + right) * (u32)p.pitch + walk.channel) * (u32)sizeof(IN);
-            const bool is_tap = walk.i < phase.h.count;
+            const u32 by = ((u32)(down(walk.i) * width + right(q, walk.j)) * (u32)p.pitch + walk.channel) * (u32)sizeof(IN);
+            const bool is_tap = ONE_TAP || walk.i < phase.h.count;
             #pragma unroll
             for (int l = 0; l < EACH_A; l++) {
                 const IN* from = weights + (i64)l * SWEEP * p.columns + tile * TILE_K;
-                copy_async<16, true>(a + TileA::place(line, at) + l * SWEEP * TileA::PITCH, from, is_tap ? 16 : 0);
+                copy_async<16>(a + TileA::place(line, at) + l * SWEEP * TileA::PITCH, from, is_tap ? 16 : 0);
             }
             // Of what is outside nothing is read.
             #pragma unroll
             for (int l = 0; l < EACH_B; l++) {
-                const bool inside = is_tap && (u32)(row[l] + down) < (u32)height && (u32)(column[l] + right) < (u32)width;
-                copy_async<16, true>(b + TileB::place(line, at) + l * SWEEP * TileB::PITCH, x + (origin[l] + by), inside ? 16 : 0);
+                bool there;
+                if (FEW_TAPS) {
+                    there = is_tap && inside[l] >> walk.tap & 1;
+                } else {
+                    const Pixel& pixel = pixels[line + l * SWEEP];
+                    there = is_tap && is_inside(pixel.of[0] + down(walk.i), pixel.of[1] + right(q, walk.j));
+                }
+                copy_async<16>(b + TileB::place(line, at) + l * SWEEP * TileB::PITCH, x + (origin[l] + by), there ? 16 : 0);
             }
-            walk.advance(TILE_K, channels, across.count);
+            walk.advance(TILE_K, channels, across[q].count);
         };
-        multiply_tiles(acc[q], memory, (taps[q] * channels + TILE_K - 1) / TILE_K, fetch, [](const IN*) {});
+        multiply_tiles(acc[q], memory, (phase.h.count * across[q].count * channels + TILE_K - 1) / TILE_K, fetch, [](const IN*) {});
     }
 
     write_results<PHASES>(p, acc, places, group, tile_m * TILE_M + first_row(), first_column());
