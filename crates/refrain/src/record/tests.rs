@@ -181,7 +181,7 @@ proptest! {
         let overlapping = plan_for_overlap(&lives, &avoided).unwrap();
         fits(&overlapping, &lives)?;
         let tight = plan(&lives).unwrap();
-        prop_assert!(overlapping.bytes <= tight.bytes + tight.bytes / 16 && overlapping.bound == tight.bound);
+        prop_assert!(overlapping.bytes <= tight.bytes + tight.bytes / 8 && overlapping.bound == tight.bound);
         prop_assert!(harm(&lives, &overlapping.offsets, &avoided) <= harm(&lives, &tight.offsets, &avoided));
     }
 

@@ -467,7 +467,7 @@ pub(super) fn gradient_workspace(op: &WeightGradient, launch: &Launch<'_>, gpu: 
     if direct::cuda::suits(&op.places, Direction::Forward) {
         return Ok(direct::cuda::gradient_workspace(op));
     }
-    if let Some(pixels) = WeightPixels::of(op, gpu.mma()) {
+    if let Some(pixels) = WeightPixels::of(op, launch, gpu.mma()) {
         return Ok(pixels.workspace());
     }
     if let Some(unfolded) = UnfoldedWeight::of(op) {
@@ -481,7 +481,7 @@ pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> R
     if direct::cuda::suits(&op.places, Direction::Forward) {
         return direct::cuda::weight_gradient(op, args);
     }
-    if let Some(pixels) = WeightPixels::of(op, args.mma()) {
+    if let Some(pixels) = WeightPixels::of(op, args.launch(), args.mma()) {
         return pixels.run(args);
     }
     if let Some(unfolded) = UnfoldedWeight::of(op) {

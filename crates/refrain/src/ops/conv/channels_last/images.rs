@@ -35,8 +35,6 @@ params! {
         /// Channels and pieces of a group.
         channels: i64,
         pieces: i64,
-        /// Whether as many pixels as a piece has channels can be loaded at once.
-        aligned: i64,
     }
 
     pub(super) struct ConvRows {
@@ -52,8 +50,6 @@ params! {
         pitch: i64,
         plane: i64,
         channels: i64,
-        /// Whether four pixels can be loaded at once.
-        aligned: i64,
     }
 
     pub(super) struct ConvLayOut {
@@ -103,12 +99,10 @@ impl Images {
     }
 
     /// The images at `x`, which are laid out at `y`.
-    fn told(&self, args: &CudaArgs<'_>, images: usize, Laid { x, y, dtype }: Laid) -> ConvImages {
+    fn told(&self, images: usize, Laid { x, y, .. }: Laid) -> ConvImages {
         let (pixels, pieces) = (images * self.plane, self.groups * self.pieces());
         let wide = self.wide();
         let piece = piece(self.factors);
-        let is_aligned =
-            self.plane.is_multiple_of(piece) && args.alignment(x).is_multiple_of(piece * dtype.size());
         ConvImages {
             x,
             y,
@@ -118,7 +112,6 @@ impl Images {
             groups: self.groups as i64,
             channels: self.channels as i64,
             pieces: self.pieces() as i64,
-            aligned: is_aligned.into(),
         }
     }
 }
@@ -148,14 +141,7 @@ impl Rows {
     }
 
     /// The images at `x`, which are laid out at `y` in so many runs, and where the sums of what is not rounded are stored.
-    fn told(
-        &self,
-        args: &CudaArgs<'_>,
-        images: usize,
-        Laid { x, y, dtype }: Laid,
-        (runs, sums): (usize, Pointer),
-    ) -> ConvRows {
-        let is_aligned = self.plane.is_multiple_of(4) && args.alignment(x).is_multiple_of(4 * dtype.size());
+    fn told(&self, images: usize, Laid { x, y, .. }: Laid, (runs, sums): (usize, Pointer)) -> ConvRows {
         ConvRows {
             x,
             y,
@@ -166,7 +152,6 @@ impl Rows {
             pitch: self.pitch(images) as i64,
             plane: self.plane as i64,
             channels: self.channels as i64,
-            aligned: is_aligned.into(),
         }
     }
 }
@@ -177,6 +162,14 @@ pub(super) struct Laid {
     pub(super) x: Pointer,
     pub(super) y: Pointer,
     pub(super) dtype: DType,
+}
+
+impl Laid {
+    /// Whether as many pixels as a piece has channels can be loaded at once.
+    fn is_aligned(&self, args: &CudaArgs<'_>, plane: usize, factors: DType) -> bool {
+        let piece = piece(factors);
+        plane.is_multiple_of(piece) && args.alignment(self.x).is_multiple_of(piece * self.dtype.size())
+    }
 }
 
 /// What is laid out beside images.
@@ -207,7 +200,6 @@ const NO_IMAGES: ConvImages = ConvImages {
     groups: 1,
     channels: 0,
     pieces: 1,
-    aligned: 0,
 };
 
 const NO_ROWS: ConvRows = ConvRows {
@@ -220,7 +212,6 @@ const NO_ROWS: ConvRows = ConvRows {
     pitch: 0,
     plane: 1,
     channels: 1,
-    aligned: 0,
 };
 
 /// Lays out so many images, and what is beside them, by one launch. `direction` is that of a weight's taps.
@@ -232,7 +223,7 @@ pub(super) fn lay_out(
     beside: Beside,
 ) -> Result<()> {
     let mut told = ConvLayOut {
-        images: [of.told(args, images, laid), NO_IMAGES],
+        images: [of.told(images, laid), NO_IMAGES],
         rows: NO_ROWS,
         weight: Pointer::NOTHING,
         y: Pointer::NOTHING,
@@ -241,7 +232,9 @@ pub(super) fn lay_out(
         pieces: of.pieces() as i64,
         sizes: ConvSizes::of(places, direction),
     };
-    let (mut dy, mut dy_wide, mut w, mut of_weight) = (laid.dtype, of.wide(), laid.dtype, 0);
+    let is_aligned = laid.is_aligned(args, of.plane, factors);
+    let (mut dy, mut dy_wide, mut dy_aligned) = (laid.dtype, of.wide(), is_aligned);
+    let (mut w, mut of_weight) = (laid.dtype, 0);
     match beside {
         Beside::Nothing => {}
         Beside::Weight { laid: Laid { x, y, dtype }, rows, columns } => {
@@ -255,11 +248,12 @@ pub(super) fn lay_out(
         }
         Beside::Pixels(results, laid) => {
             (dy, dy_wide) = (laid.dtype, results.wide());
-            told.images[1] = results.told(args, images, laid);
+            dy_aligned = laid.is_aligned(args, results.plane, factors);
+            told.images[1] = results.told(images, laid);
         }
         Beside::Rows { of, laid, runs, sums } => {
-            dy = laid.dtype;
-            told.rows = of.told(args, images, laid, (runs, sums));
+            (dy, dy_aligned) = (laid.dtype, laid.is_aligned(args, of.plane, factors));
+            told.rows = of.told(images, laid, (runs, sums));
         }
     }
     let blocks = told.images.iter().map(|images| images.blocks).sum::<i64>() + told.rows.blocks;
@@ -274,6 +268,8 @@ pub(super) fn lay_out(
         .dtype("DY_TYPE", dy)
         .dtype("W_TYPE", w)
         .int("X_WIDE", of.wide() as i64)
-        .int("DY_WIDE", dy_wide as i64);
+        .int("DY_WIDE", dy_wide as i64)
+        .flag("X_ALIGNED", is_aligned)
+        .flag("DY_ALIGNED", dy_aligned);
     args.kernel(spec, Grid::line(blocks, THREADS as u32), &told)
 }

@@ -1,5 +1,6 @@
 // Images with their channels last, images as rows of pixels, and the weight in the order of the pieces, as they are multiplied.
-// Constants, beside those of taps.cu: X_TYPE, DY_TYPE, W_TYPE; X_WIDE, DY_WIDE (pieces of a pixel of either that a block turns).
+// Constants, beside those of taps.cu: X_TYPE, DY_TYPE, W_TYPE; X_WIDE, DY_WIDE (pieces of a pixel of either that a block turns); X_ALIGNED,
+// DY_ALIGNED (whether as many pixels as a piece has channels can be loaded at once).
 
 constexpr int THREADS = 256, PIECE = 16 / (int)sizeof(IN);
 
@@ -9,7 +10,7 @@ template <typename T> DEVICE IN laid_out(T x) { return factor(to<COMPUTE>(x)); }
 
 // A thread turns PIECE pixels of a piece, as many channels: it reads pixels side by side and stores channels side by side. ACROSS lanes have
 // the pieces of a pixel.
-template <typename T, int ACROSS> DEVICE void lay_out(const ConvImages& p, u32 block) {
+template <typename T, int ACROSS, bool ALIGNED> DEVICE void lay_out(const ConvImages& p, u32 block) {
     const u32 groups = (u32)p.groups, pieces = (u32)p.pieces, all = groups * pieces, across = (all + ACROSS - 1) / ACROSS;
     const u32 pixels = (u32)p.pixels, plane = (u32)p.plane, channels = (u32)p.channels, run = block / across;
     const u32 piece = (block - run * across) * ACROSS + threadIdx.x % ACROSS, first = (run * (THREADS / ACROSS) + threadIdx.x / ACROSS) * PIECE;
@@ -26,7 +27,7 @@ template <typename T, int ACROSS> DEVICE void lay_out(const ConvImages& p, u32 b
         #pragma unroll
         for (int e = 0; e < PIECE; e++) x[c].at[e] = from<T>((COMPUTE)0);
     }
-    if (p.aligned) {
+    if (ALIGNED) {
         const T* from = at(first);
         #pragma unroll
         for (int c = 0; c < PIECE; c++) if (channel + c < channels) x[c] = load<PIECE>(from + (i64)c * plane);
@@ -42,7 +43,7 @@ template <typename T, int ACROSS> DEVICE void lay_out(const ConvImages& p, u32 b
     IN* y = reinterpret_cast<IN*>(p.y) + ((i64)first * all + piece) * PIECE;
     #pragma unroll
     for (int e = 0; e < PIECE; e++) {
-        if (first + e >= pixels) break;
+        if (!ALIGNED && first + e >= pixels) break;
         vec<IN, PIECE> turned;
         #pragma unroll
         for (int c = 0; c < PIECE; c++) turned.at[c] = laid_out(x[c].at[e]);
@@ -53,7 +54,7 @@ template <typename T, int ACROSS> DEVICE void lay_out(const ConvImages& p, u32 b
 // A block lays out RUN pixels of a channel. Their sum, before they are rounded, is a part of a bias's gradient.
 constexpr int RUN = 4096;
 
-template <typename T> DEVICE void lay_out_row(const ConvRows& p, u32 block) {
+template <typename T, bool ALIGNED> DEVICE void lay_out_row(const ConvRows& p, u32 block) {
     const u32 runs = (u32)p.runs, channel = block / runs, run = block - channel * runs, plane = (u32)p.plane, pixels = (u32)p.pixels;
     const T* images = reinterpret_cast<const T*>(p.x);
     IN* row = reinterpret_cast<IN*>(p.y) + (i64)channel * p.pitch;
@@ -68,7 +69,7 @@ template <typename T> DEVICE void lay_out_row(const ConvRows& p, u32 block) {
         vec<T, 4> x;
         #pragma unroll
         for (int e = 0; e < 4; e++) x.at[e] = from<T>((COMPUTE)0);
-        if (p.aligned) {
+        if (ALIGNED) {
             if (first < pixels) x = load<4>(images + at(first));
         } else {
             #pragma unroll
@@ -150,12 +151,12 @@ DEVICE void lay_out_weight(const ConvLayOut& p, u32 block) {
     }
 }
 
-KERNEL(conv_lay_out, ConvLayOut, p, __launch_bounds__(THREADS)) {
+KERNEL(conv_lay_out, ConvLayOut, p, __launch_bounds__(THREADS, 4)) {
     u32 block = blockIdx.x;
-    if (block < (u32)p.images[0].blocks) return lay_out<X_TYPE, X_WIDE>(p.images[0], block);
+    if (block < (u32)p.images[0].blocks) return lay_out<X_TYPE, X_WIDE, X_ALIGNED>(p.images[0], block);
     block -= (u32)p.images[0].blocks;
-    if (block < (u32)p.images[1].blocks) return lay_out<DY_TYPE, DY_WIDE>(p.images[1], block);
+    if (block < (u32)p.images[1].blocks) return lay_out<DY_TYPE, DY_WIDE, DY_ALIGNED>(p.images[1], block);
     block -= (u32)p.images[1].blocks;
-    if (block < (u32)p.rows.blocks) return lay_out_row<DY_TYPE>(p.rows, block);
+    if (block < (u32)p.rows.blocks) return lay_out_row<DY_TYPE, DY_ALIGNED>(p.rows, block);
     lay_out_weight(p, block - (u32)p.rows.blocks);
 }

@@ -32,9 +32,12 @@ const LINE_BYTES: usize = 128;
 const ENOUGH_BLOCKS: usize = 132;
 const ALIGNMENT: usize = 256;
 
-/// Numbers of a piece of 16 bytes, to which the channels of a group are filled up with zeros.
+/// What is copied at once.
+const PIECE_BYTES: usize = 16;
+
+/// Numbers of a piece, to which the channels of a group are filled up with zeros.
 fn piece(factors: DType) -> usize {
-    16 / factors.size()
+    PIECE_BYTES / factors.size()
 }
 
 /// Numbers of a tile along k.

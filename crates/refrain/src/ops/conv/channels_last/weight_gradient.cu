@@ -1,13 +1,49 @@
 // The gradient of a convolution's weight from images with their channels last, summed over the pixels of the result: A has a row for each
 // number of a window, B a column for each channel of the result. A block sums a part of the pixels; `conv_sum_parts` adds the parts in
-// their order. Constants: those of tiles.cu; MEMORY_BYTES; BIAS (whether the sums of B's columns are the bias's gradient).
+// their order. Constants: those of tiles.cu; MEMORY_BYTES; IN_PLACE (whether the results are read where they lie); BIAS (whether the sums of
+// B's columns are the bias's gradient).
 
 constexpr int PER_A = TILE_M / PIECE, SWEEP_A = BLOCK_THREADS / PER_A, EACH_A = TILE_K / SWEEP_A;
-// Results have their channels last, or are rows of pixels.
+// Results have their channels last; or they are rows of the pixels of all images, or, in place, of each image.
 constexpr int PER_B = TileB::LINE / PIECE, SWEEP_B = BLOCK_THREADS / PER_B, EACH_B = TileB::LINES / SWEEP_B;
 static_assert(STAGES * STAGE_BYTES == MEMORY_BYTES, "the shared memory of the launch");
 static_assert(SWEEP_A % TileA::ALIKE == 0 && SWEEP_B % TileB::ALIKE == 0, "a thread's lines");
-static_assert(!BIAS || (!B_ALONG_K && SumsAlongK<TileB>::BYTES <= STAGES * STAGE_BYTES), "the block's sums find room");
+static_assert(!IN_PLACE || B_ALONG_K, "images have the pixels of a channel side by side");
+
+// The sums of B's columns.
+#if BIAS && B_ALONG_K
+// A thread's parts of them, of the pieces that it copied.
+struct Sums {
+    COMPUTE v[EACH_B];
+    DEVICE Sums() {
+        #pragma unroll
+        for (int l = 0; l < EACH_B; l++) v[l] = 0;
+    }
+    DEVICE void add(const IN* b) {
+        #pragma unroll
+        for (int l = 0; l < EACH_B; l++) {
+            const vec<IN, PIECE> x = load<PIECE>(b + TileB::place(threadIdx.x / PER_B, threadIdx.x % PER_B * PIECE) + l * SWEEP_B * TileB::PITCH);
+            #pragma unroll
+            for (int i = 0; i < PIECE; i++) v[l] += to<COMPUTE>(x.at[i]);
+        }
+    }
+    template <typename STORE> DEVICE void finish(unsigned char*, STORE store) const {
+        #pragma unroll
+        for (int l = 0; l < EACH_B; l++) {
+            const COMPUTE sum = warp_reduce<PER_B>(v[l], Add());
+            if (threadIdx.x % PER_B == 0) store((int)threadIdx.x / PER_B + l * SWEEP_B, sum);
+        }
+    }
+};
+#else
+struct Sums : SumsAlongK<TileB> {
+    static_assert(!BIAS || BYTES <= STAGES * STAGE_BYTES, "the block's sums find room");
+    template <typename STORE> DEVICE void finish(unsigned char* memory, STORE store) const {
+        const COMPUTE sum = whole(memory);
+        if (threadIdx.x < TILE_N) store((int)threadIdx.x, sum);
+    }
+};
+#endif
 
 // How a tap's source pixels follow each other, for every TILE_K-th pixel of the result.
 struct Steps {
@@ -70,8 +106,15 @@ KERNEL(conv_weight_pixels, ConvWeightPixels, p, __launch_bounds__(BLOCK_THREADS)
     const u32 pitch = (u32)p.x_pitch * (u32)sizeof(IN);
     // The results' channel of the thread's pieces, or of the first one.
     const int channel_b = tile_n * TILE_N + (B_ALONG_K ? line_b : at_b);
-    const IN* dy = p.dy + (B_ALONG_K ? (i64)(group * (int)p.dy_channels + channel_b) * p.dy_pitch + begin + at_b
+    const IN* dy = p.dy + (B_ALONG_K ? (i64)(group * (int)p.dy_channels + channel_b) * p.dy_pitch
                                      : (i64)(begin + line_b) * p.dy_pitch + group * p.dy_channels + channel_b);
+    // The pixel of a row's piece; in place, in its image.
+    u32 pixel = begin + at_b;
+    if (IN_PLACE) {
+        const u32 image = pixel / (u32)p.dy_pitch;
+        pixel -= image * (u32)p.dy_pitch;
+        dy += (i64)image * s.groups * p.dy_channels * p.dy_pitch;
+    }
     // Of what is outside nothing is read.
     auto fetch = [&](int tile, IN* a, IN* b) {
         const u32 left = end - begin - (u32)tile * TILE_K;
@@ -81,17 +124,18 @@ KERNEL(conv_weight_pixels, ConvWeightPixels, p, __launch_bounds__(BLOCK_THREADS)
             copy_async<16>(a + TileA::place(line_a, at_a) + l * SWEEP_A * TileA::PITCH, x + (u32)at[l].place * pitch, inside ? 16 : 0);
             at[l].advance(by);
         }
+        const IN* from = dy + (B_ALONG_K ? (i64)pixel : (i64)(tile * TILE_K) * p.dy_pitch);
         #pragma unroll
         for (int l = 0; l < EACH_B; l++) {
-            // Rows have zeros behind their pixels.
-            const bool there = B_ALONG_K ? channel_b + l * SWEEP_B < p.dy_channels
-                                         : channel_b < p.dy_channels && (u32)(line_b + l * SWEEP_B) < left;
-            const IN* from = dy + (B_ALONG_K ? (i64)(l * SWEEP_B) * p.dy_pitch + tile * TILE_K
-                                             : (i64)(tile * TILE_K + l * SWEEP_B) * p.dy_pitch);
-            copy_async<16>(b + TileB::place(line_b, at_b) + l * SWEEP_B * TileB::PITCH, from, there ? 16 : 0);
+            // Rows of all images have zeros behind their pixels.
+            const bool is_channel = channel_b + (B_ALONG_K ? l * SWEEP_B : 0) < p.dy_channels;
+            const bool is_pixel = IN_PLACE ? (u32)at_b < left : B_ALONG_K || (u32)(line_b + l * SWEEP_B) < left;
+            copy_async<16>(b + TileB::place(line_b, at_b) + l * SWEEP_B * TileB::PITCH, from + (i64)(l * SWEEP_B) * p.dy_pitch, is_channel && is_pixel ? 16 : 0);
         }
+        pixel += TILE_K;
+        while (IN_PLACE && pixel >= (u32)p.dy_pitch) pixel -= (u32)p.dy_pitch, dy += s.groups * p.dy_channels * p.dy_pitch;
     };
-    SumsAlongK<TileB> sums;
+    Sums sums;
     const bool sums_columns = BIAS && tile_m == 0;
     COMPUTE acc[FRAGS_M][FRAGS_N][4];
     multiply_tiles(acc, memory, steps, fetch, [&](const IN* b) {
@@ -113,9 +157,9 @@ KERNEL(conv_weight_pixels, ConvWeightPixels, p, __launch_bounds__(BLOCK_THREADS)
             for (int e = 0; e < 2; e++) if (n + e < s.to_channels) to[(u64)(n + e) * numbers] = acc[i / 2][l][i % 2 * 2 + e];
         }
     }
-    if (sums_columns) {
-        const COMPUTE sum = sums.whole(memory);
-        const int n = tile_n * TILE_N + (int)threadIdx.x;
-        if (threadIdx.x < TILE_N && n < s.to_channels) p.sums[first + n] = sum;
-    }
+    if (!sums_columns) return;
+    sums.finish(memory, [&](int column, COMPUTE sum) {
+        const int n = tile_n * TILE_N + column;
+        if (n < s.to_channels) p.sums[first + n] = sum;
+    });
 }

@@ -4,8 +4,9 @@ use super::super::Direction;
 use super::super::cuda::{ConvSizes, MOST, Tile, check, sum_parts};
 use super::super::weight_gradient::WeightGradient;
 use super::images::{Beside, Images, Laid, Rows, lay_out};
-use super::{LINE_BYTES, MOST_BYTES, PRODUCTS, at_once, product, suits, tile, tile_of};
-use crate::device::cuda::{CudaArgs, Grid, MmaKind, Pointer, Source, params};
+use super::{LINE_BYTES, MOST_BYTES, PIECE_BYTES, PRODUCTS, at_once, piece, product, suits, tile, tile_of};
+use crate::device::Launch;
+use crate::device::cuda::{CudaArgs, Grid, MmaKind, Pointer, Source, View, params};
 use crate::error::Result;
 use crate::tensor::DType;
 
@@ -45,24 +46,48 @@ params! {
     }
 }
 
-/// How the results are laid out: their channels last; or, of TF32 numbers, which groups of warps multiply along k only, their pixels.
+/// How the results are read: laid out with their channels last, or in rows of the pixels of all images, or where they lie.
 #[derive(Clone, Copy)]
 enum Results {
     Pixels(Images),
     Rows(Rows),
+    InPlace { channels: usize, plane: usize },
 }
 
 impl Results {
+    /// TF32 numbers are rounded, and groups of warps multiply them along k only. Others are read where they lie if a channel's pixels are whole
+    /// pieces.
+    fn of(op: &WeightGradient, launch: &Launch<'_>) -> Results {
+        let (places, factors) = (&op.places, op.factors);
+        let (channels, plane) = (places.out, places.count[0] * places.count[1]);
+        let dy = View::read(launch, 0);
+        let are_pieces = plane.is_multiple_of(piece(factors)) && dy.alignment().is_multiple_of(PIECE_BYTES);
+        match factors {
+            DType::F32 => Results::Rows(Rows { channels, plane, factors }),
+            _ if dy.dtype == factors && are_pieces => Results::InPlace { channels, plane },
+            _ => Results::Pixels(Images {
+                groups: places.groups,
+                channels: channels / places.groups,
+                plane,
+                factors,
+            }),
+        }
+    }
+
+    /// Those that are laid out.
     fn bytes(&self, images: usize) -> usize {
         match self {
             Results::Pixels(of) => of.bytes(images),
             Results::Rows(of) => of.bytes(images),
+            Results::InPlace { .. } => 0,
         }
     }
 
     fn plane(&self) -> usize {
         match self {
-            Results::Pixels(Images { plane, .. }) | Results::Rows(Rows { plane, .. }) => *plane,
+            Results::Pixels(Images { plane, .. })
+            | Results::Rows(Rows { plane, .. })
+            | Results::InPlace { plane, .. } => *plane,
         }
     }
 }
@@ -94,7 +119,11 @@ pub(in super::super) struct WeightPixels<'a> {
 }
 
 impl<'a> WeightPixels<'a> {
-    pub(in super::super) fn of(op: &'a WeightGradient, mma: MmaKind) -> Option<WeightPixels<'a>> {
+    pub(in super::super) fn of(
+        op: &'a WeightGradient,
+        launch: &Launch<'_>,
+        mma: MmaKind,
+    ) -> Option<WeightPixels<'a>> {
         let (places, groups, factors) = (&op.places, op.places.groups, op.factors);
         let [n, channels, height, width] = places.images;
         let [channels, out] = [channels, places.out].map(|n| n / groups);
@@ -104,18 +133,14 @@ impl<'a> WeightPixels<'a> {
             return None;
         }
         let images = Images { groups, channels, plane: height * width, factors };
-        let plane = places.count[0] * places.count[1];
-        let results = match factors {
-            DType::F32 => Results::Rows(Rows { channels: places.out, plane, factors }),
-            _ => Results::Pixels(Images { groups, channels: out, plane, factors }),
-        };
+        let results = Results::of(op, launch);
         let bytes = images.bytes(1) + results.bytes(1);
         let at_once = at_once(n, bytes);
         let numbers = images.padded() * places.window.kernel[0] * places.window.kernel[1];
         if bytes > MOST_BYTES || numbers >= MOST {
             return None;
         }
-        let pixels = at_once * plane;
+        let pixels = at_once * results.plane();
         let most_splits = (pixels / LEAST_PIXELS).max(1);
         let (tile, stages) = tile_for(numbers, out, groups * most_splits, factors, mma);
         let [rows, columns] = tile.size();
@@ -138,7 +163,7 @@ impl<'a> WeightPixels<'a> {
     /// Sums of the bias's gradient that are made at once: by those who lay the results out in rows, or with the products.
     fn sums_at_once(&self) -> usize {
         match self.results {
-            Results::Pixels(_) => self.splits,
+            Results::Pixels(_) | Results::InPlace { .. } => self.splits,
             Results::Rows(of) => of.runs(self.at_once),
         }
     }
@@ -178,7 +203,7 @@ impl<'a> WeightPixels<'a> {
             let images = self.at_once.min(n - first);
             let (x, dy) = (args.read(1).plus(first * image), args.read(0).plus(first * result));
             self.lay_out(args, images, [x, dy], turn)?;
-            self.multiply(args, images, turn)?;
+            self.multiply(args, images, dy, turn)?;
         }
         let [.., parts_at, of_bias, _] = self.places().map(|at| args.workspace().plus(at));
         let of_bias = (of_bias, self.turns() * self.sums_at_once());
@@ -197,6 +222,7 @@ impl<'a> WeightPixels<'a> {
         let laid = Laid { x, y: images_at, dtype: args.read_dtype(1) };
         let of_results = Laid { x: dy, y: results_at, dtype: args.read_dtype(0) };
         let beside = match self.results {
+            Results::InPlace { .. } => Beside::Nothing,
             Results::Pixels(of) => Beside::Pixels(of, of_results),
             Results::Rows(of) => {
                 let runs = self.sums_at_once();
@@ -209,25 +235,28 @@ impl<'a> WeightPixels<'a> {
         lay_out(args, how, (&op.places, Direction::Forward), (images, self.images, laid), beside)
     }
 
-    fn multiply(&self, args: &mut CudaArgs<'_>, images: usize, turn: usize) -> Result<()> {
+    fn multiply(&self, args: &mut CudaArgs<'_>, images: usize, dy: Pointer, turn: usize) -> Result<()> {
         let op = self.op;
         let (tile, stages) = self.tile;
         let [m, n] = tile.size();
         let shared = stages * (m + n) * LINE_BYTES;
         let how = (op.factors, op.precision);
-        let (dy_pitch, dy_channels, sums) = match self.results {
-            Results::Pixels(of) => (of.pitch(), of.padded(), op.bias.is_some()),
-            Results::Rows(of) => (of.pitch(images), of.channels / op.places.groups, false),
+        let [images_at, results_at, parts_at, of_bias, _] = self.places().map(|at| args.workspace().plus(at));
+        let (dy, dy_pitch, dy_channels) = match self.results {
+            Results::Pixels(of) => (results_at, of.pitch(), of.padded()),
+            Results::Rows(of) => (results_at, of.pitch(images), of.channels / op.places.groups),
+            Results::InPlace { channels, plane } => (dy, plane, channels / op.places.groups),
         };
-        let along_k = ([false, matches!(self.results, Results::Rows(_))], Direction::Forward);
+        let along_k = ([false, !matches!(self.results, Results::Pixels(_))], Direction::Forward);
+        let sums = op.bias.is_some() && !matches!(self.results, Results::Rows(_));
         let spec = product(&GRADIENT, "conv_weight_pixels", self.tile, how, along_k, self.mma)
             .flag("IN_ORDER", true)
             .int("MEMORY_BYTES", shared as i64)
+            .flag("IN_PLACE", matches!(self.results, Results::InPlace { .. }))
             .flag("BIAS", sums);
-        let [images_at, results_at, parts_at, of_bias, _] = self.places().map(|at| args.workspace().plus(at));
         let told = ConvWeightPixels {
             x: images_at,
-            dy: results_at,
+            dy,
             partial: parts_at,
             sums: of_bias,
             x_pitch: self.images.pitch() as i64,
