@@ -17,8 +17,8 @@ pub(super) const ALIGNMENT: usize = 256;
 /// How many temporaries are compared with one another.
 pub(super) const FEW: usize = 4096;
 
-/// How much larger the block may become so that there are fewer false dependencies: this part of it, or the next one if that halves what
-/// they lack of slack; and at most so many bytes.
+/// How much larger the block may become so that there are fewer false dependencies: this part of it, or the next one where the first does not
+/// halve what they lack of slack; and at most so many bytes.
 const GROWTH_PARTS: [usize; 2] = [16, 8];
 const GROWTH_BYTES: usize = 64 << 20;
 
@@ -67,23 +67,22 @@ pub(super) fn plan(lives: &[Life]) -> Option<MemoryPlan> {
 pub(super) fn plan_for_overlap(lives: &[Life], avoided: &FalseDependencies) -> Option<MemoryPlan> {
     let tight = plan(lives)?;
     let mut best = (harm(lives, &tight.offsets, avoided), tight.offsets, tight.bytes);
-    // How much a larger block has to be better.
-    let mut times = 1;
+    let enough = best.0 / 2;
     for part in GROWTH_PARTS {
         let limit = tight.bytes.saturating_add((tight.bytes / part).min(GROWTH_BYTES));
-        let (least, least_bytes) = (best.0, best.2);
         for (offsets, bytes) in placings(lives, avoided, limit).flatten().filter(|(_, bytes)| *bytes <= limit)
         {
             if best.0 == 0 {
                 break;
             }
             let harm = harm(lives, &offsets, avoided);
-            let is_worth_it = (harm * times, bytes) < (least, least_bytes);
-            if is_worth_it && (harm, bytes) < (best.0, best.2) {
+            if (harm, bytes) < (best.0, best.2) {
                 best = (harm, offsets, bytes);
             }
         }
-        times = 2;
+        if best.0 <= enough {
+            break;
+        }
     }
     Some(MemoryPlan { offsets: best.1, bytes: best.2, bound: tight.bound })
 }
