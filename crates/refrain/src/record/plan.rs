@@ -17,8 +17,8 @@ pub(super) const ALIGNMENT: usize = 256;
 /// How many temporaries are compared with one another.
 pub(super) const FEW: usize = 4096;
 
-/// How much larger the block may become so that there are fewer false dependencies: this part of it, or the next one where the first does not
-/// halve what they lack of slack; and at most so many bytes.
+/// How much larger the block may become so that there are fewer false dependencies: this part of it, or the next one where the first
+/// does not halve what they lack of slack; and at most so many bytes.
 const GROWTH_PARTS: [usize; 2] = [16, 8];
 const GROWTH_BYTES: usize = 64 << 20;
 
@@ -67,9 +67,12 @@ pub(super) fn plan(lives: &[Life]) -> Option<MemoryPlan> {
 pub(super) fn plan_for_overlap(lives: &[Life], avoided: &FalseDependencies) -> Option<MemoryPlan> {
     let tight = plan(lives)?;
     let mut best = (harm(lives, &tight.offsets, avoided), tight.offsets, tight.bytes);
-    let enough = best.0 / 2;
-    for part in GROWTH_PARTS {
-        let limit = tight.bytes.saturating_add((tight.bytes / part).min(GROWTH_BYTES));
+    let half = best.0 / 2;
+    let limits = GROWTH_PARTS.map(|part| tight.bytes.saturating_add((tight.bytes / part).min(GROWTH_BYTES)));
+    for (i, &limit) in limits.iter().enumerate() {
+        if i > 0 && (best.0 <= half || limit == limits[i - 1]) {
+            break;
+        }
         for (offsets, bytes) in placings(lives, avoided, limit).flatten().filter(|(_, bytes)| *bytes <= limit)
         {
             if best.0 == 0 {
@@ -79,9 +82,6 @@ pub(super) fn plan_for_overlap(lives: &[Life], avoided: &FalseDependencies) -> O
             if (harm, bytes) < (best.0, best.2) {
                 best = (harm, offsets, bytes);
             }
-        }
-        if best.0 <= enough {
-            break;
         }
     }
     Some(MemoryPlan { offsets: best.1, bytes: best.2, bound: tight.bound })

@@ -41,7 +41,7 @@ DEVICE u64 describe(u32 address, int eight, int wide) {
     return (u64)(address >> 4 & 0x3fff) | (u64)(wide >> 4) << 16 | (u64)(eight >> 4) << 32 | (u64)1 << 62;
 }
 
-// The same for a tile so many bytes behind. Addresses do not reach beyond the lower half.
+// The same for a tile so many bytes behind. An addition of the lower half, which has the address, takes fewer instructions.
 DEVICE u64 behind(u64 tile, int bytes) { return (tile >> 32) << 32 | ((u32)tile + (u32)(bytes >> 4)); }
 
 #define D4(L) "+f"(d[L][0]), "+f"(d[L][1]), "+f"(d[L][2]), "+f"(d[L][3])

@@ -1,6 +1,6 @@
 //! Convolutions, as products of the weight with the windows of the images, but those of groups of few channels ([`direct`]). On
 //! CUDA the windows are gathered from the images
-//! where they lie (an implicit GEMM), those of 16-bit numbers from a copy of the images with their channels last, and many channels of f32
+//! where they lie (an implicit GEMM), those of 16-bit and TF32 numbers from a copy of the images with their channels last, and many channels of f32
 //! are laid out as a matrix; on the CPU they are packed from an image with its padding, or laid out as a matrix, an image at a time
 //! ([`host`]). A transposed convolution is the same product with other windows, and either is the gradient of the other.
 

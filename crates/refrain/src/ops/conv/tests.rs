@@ -374,6 +374,8 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             ([3, 6, 7, 12], [6, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 6)),
             ([2, 9, 6, 16], [6, 3, 3, 5], options([2, 2], [1, 2], [1, 1], 3)),
             ([3, 34, 4, 8], [40, 34, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
+            // Groups of many channels in planes of whole pieces.
+            ([3, 34, 8, 8], [36, 17, 3, 3], options([1, 1], [1, 1], [1, 1], 2)),
             // Taps far apart; parts of wide and of high windows; strides whose results have few taps, and one of too many for a strip.
             ([2, 9, 1, 50], [9, 1, 1, 3], options([1, 1], [0, 16], [1, 16], 9)),
             ([2, 3, 1, 60], [3, 1, 1, 11], options([1, 1], [0, 10], [1, 2], 3)),

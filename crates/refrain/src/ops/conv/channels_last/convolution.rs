@@ -43,7 +43,7 @@ fn tile_for(channels: usize, pixels: usize, times: usize, factors: DType, mma: M
         MmaKind::WarpGroup => [(of([8, 1], [1, 16]), 3), (of([4, 1], [1, 16]), 4), (of([4, 1], [1, 8]), 4)],
         _ => [(of([2, 4], [4, 4]), 3), (of([1, 4], [4, 4]), 3), (of([2, 2], [2, 4]), 4)],
     };
-    // High ones are for more channels than the others have.
+    // The first one has 128 channels, too many for 64.
     tile(&tiles[usize::from(channels <= 64)..], channels, pixels, times)
 }
 

@@ -1,13 +1,14 @@
-// A convolution or a transposed one of images with their channels last: A is the weight, of a row for each channel of the result, and B has a
-// column for each of its pixels: the channels of the source's pixels that its taps reach. A block computes TILE_M channels of TILE_N
+// A convolution or a transposed one of images with their channels last: A is the weight, of a row for each channel of the result, and B has
+// a column for each of its pixels: the channels of the source's pixels that its taps reach. A block computes TILE_M channels of TILE_N
 // pixels of PHASES phases that lie side by side, one phase after the other. Constants: those of tiles.cu and results.cu; PHASES;
-// MEMORY_BYTES; FEW_TAPS (whether a word has a bit for each tap of a phase); ONE_TAP (whether all numbers of a line of a tile have the same
-// one).
+// MEMORY_BYTES; FEW_TAPS (whether a word has a bit for each tap of a phase); ONE_TAP (whether all numbers of a line of a tile have the
+// same one).
 
 constexpr int SWEEP = BLOCK_THREADS / (TILE_K / PIECE), EACH_A = TILE_M / SWEEP, EACH_B = TILE_N / SWEEP;
 // A pixel of the result: where the first tap of the first phase is in the source, and, for each phase, a bit for each tap inside; with many
 // taps, the row and column of the first one. Behind all pixels, where they are in the first channel of the result, as `place_of` reads it.
 struct __align__(16) Pixel { int origin, of[2], unused; };
+constexpr int OUTSIDE = -(1 << 30);
 static_assert(PHASES == 1 || PHASES == 2, "what `place_of` tells");
 static_assert(STAGES * STAGE_BYTES + TILE_N * (sizeof(Pixel) + sizeof(i64)) == MEMORY_BYTES, "the shared memory of the launch");
 static_assert(SWEEP % TileA::ALIKE == 0 && SWEEP % TileB::ALIKE == 0 && TILE_M % SWEEP == 0 && TILE_N % SWEEP == 0, "a thread's lines");
@@ -52,8 +53,8 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
             for (int q = 0; q < 2; q++) pixel.of[q] = 0;
             #pragma unroll
             for (int q = 0; q < PHASES; q++) {
-                for (int t = 0, i = 0; there && i < phase.h.count; i++) {
-                    for (int j = 0; j < across[q].count; j++, t++) pixel.of[q] |= (int)is_inside(row + down(i), column + right(q, j)) << t;
+                for (int t = 0, k = 0; there && k < phase.h.count; k++) {
+                    for (int l = 0; l < across[q].count; l++, t++) pixel.of[q] |= (int)is_inside(row + down(k), column + right(q, l)) << t;
                 }
             }
         }
@@ -67,6 +68,7 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
     // A thread copies one piece of some lines: of the weight's rows, and of pixels. Positions count from the source's beginning, modulo
     // 2^32 where they are outside.
     const int line = threadIdx.x / (TILE_K / PIECE), at = threadIdx.x % (TILE_K / PIECE) * PIECE;
+    // Copies go past the cache of the multiprocessor: to keep them there, too, takes longer than what it finds again saves.
     const char* x = reinterpret_cast<const char*>(p.x);
     COMPUTE acc[PHASES][FRAGS_M][FRAGS_N][4];
     #pragma unroll

@@ -8,12 +8,13 @@ constexpr int THREADS = 256, PIECE = 16 / (int)sizeof(IN);
 DEVICE IN laid_out(IN x) { return FORM == TF32 ? factor(to<COMPUTE>(x)) : x; }
 template <typename T> DEVICE IN laid_out(T x) { return factor(to<COMPUTE>(x)); }
 
-// A thread turns PIECE pixels of a piece, as many channels: it reads pixels side by side and stores channels side by side. ACROSS lanes have
-// the pieces of a pixel.
+// A thread turns PIECE pixels of a piece, as many channels: it reads pixels side by side and stores channels side by side. ACROSS lanes
+// have the pieces of a pixel.
 template <typename T, int ACROSS, bool ALIGNED> DEVICE void lay_out(const ConvImages& p, u32 block) {
     const u32 groups = (u32)p.groups, pieces = (u32)p.pieces, all = groups * pieces, across = (all + ACROSS - 1) / ACROSS;
     const u32 pixels = (u32)p.pixels, plane = (u32)p.plane, channels = (u32)p.channels, run = block / across;
-    const u32 piece = (block - run * across) * ACROSS + threadIdx.x % ACROSS, first = (run * (THREADS / ACROSS) + threadIdx.x / ACROSS) * PIECE;
+    const u32 piece = (block - run * across) * ACROSS + threadIdx.x % ACROSS;
+    const u32 first = (run * (THREADS / ACROSS) + threadIdx.x / ACROSS) * PIECE;
     if (piece >= all || first >= pixels) return;
     const u32 group = piece / pieces, channel = (piece - group * pieces) * PIECE;
     const T* images = reinterpret_cast<const T*>(p.x);
@@ -21,23 +22,28 @@ template <typename T, int ACROSS, bool ALIGNED> DEVICE void lay_out(const ConvIm
         const u32 image = pixel / plane;
         return images + ((i64)(image * groups + group) * channels + channel) * plane + (pixel - image * plane);
     };
-    vec<T, PIECE> x[PIECE];
+    vec<IN, PIECE> x[PIECE];
     #pragma unroll
     for (int c = 0; c < PIECE; c++) {
         #pragma unroll
-        for (int e = 0; e < PIECE; e++) x[c].at[e] = from<T>((COMPUTE)0);
+        for (int e = 0; e < PIECE; e++) x[c].at[e] = from<IN>((COMPUTE)0);
     }
     if (ALIGNED) {
         const T* from = at(first);
         #pragma unroll
-        for (int c = 0; c < PIECE; c++) if (channel + c < channels) x[c] = load<PIECE>(from + (i64)c * plane);
+        for (int c = 0; c < PIECE; c++) {
+            if (channel + c >= channels) break;
+            const vec<T, PIECE> loaded = load<PIECE>(from + (i64)c * plane);
+            #pragma unroll
+            for (int e = 0; e < PIECE; e++) x[c].at[e] = laid_out(loaded.at[e]);
+        }
     } else {
         #pragma unroll
         for (int e = 0; e < PIECE; e++) {
             if (first + e >= pixels) break;
             const T* from = at(first + e);
             #pragma unroll
-            for (int c = 0; c < PIECE; c++) if (channel + c < channels) x[c].at[e] = from[(i64)c * plane];
+            for (int c = 0; c < PIECE; c++) if (channel + c < channels) x[c].at[e] = laid_out(from[(i64)c * plane]);
         }
     }
     IN* y = reinterpret_cast<IN*>(p.y) + ((i64)first * all + piece) * PIECE;
@@ -46,7 +52,7 @@ template <typename T, int ACROSS, bool ALIGNED> DEVICE void lay_out(const ConvIm
         if (!ALIGNED && first + e >= pixels) break;
         vec<IN, PIECE> turned;
         #pragma unroll
-        for (int c = 0; c < PIECE; c++) turned.at[c] = laid_out(x[c].at[e]);
+        for (int c = 0; c < PIECE; c++) turned.at[c] = x[c].at[e];
         store<PIECE>(y + (i64)e * all * PIECE, turned);
     }
 }
@@ -64,24 +70,24 @@ template <typename T, bool ALIGNED> DEVICE void lay_out_row(const ConvRows& p, u
     };
     COMPUTE sum = 0;
     #pragma unroll
-    for (int i = 0; i < RUN / THREADS / 4; i++) {
-        const u32 first = run * RUN + (i * THREADS + threadIdx.x) * 4;
-        vec<T, 4> x;
+    for (int i = 0; i < RUN / THREADS / PIECE; i++) {
+        const u32 first = run * RUN + (i * THREADS + threadIdx.x) * PIECE;
+        vec<T, PIECE> x;
         #pragma unroll
-        for (int e = 0; e < 4; e++) x.at[e] = from<T>((COMPUTE)0);
+        for (int e = 0; e < PIECE; e++) x.at[e] = from<T>((COMPUTE)0);
         if (ALIGNED) {
-            if (first < pixels) x = load<4>(images + at(first));
+            if (first < pixels) x = load<PIECE>(images + at(first));
         } else {
             #pragma unroll
-            for (int e = 0; e < 4; e++) if (first + e < pixels) x.at[e] = images[at(first + e)];
+            for (int e = 0; e < PIECE; e++) if (first + e < pixels) x.at[e] = images[at(first + e)];
         }
-        vec<IN, 4> rounded;
+        vec<IN, PIECE> rounded;
         #pragma unroll
-        for (int e = 0; e < 4; e++) {
+        for (int e = 0; e < PIECE; e++) {
             sum += to<COMPUTE>(x.at[e]);
             rounded.at[e] = factor(to<COMPUTE>(x.at[e]));
         }
-        if (first < p.pitch) store<4>(row + first, rounded);
+        if (first < p.pitch) store<PIECE>(row + first, rounded);
     }
     if (!p.sums) return;
     sum = block_sum<THREADS>(sum);
@@ -113,7 +119,8 @@ DEVICE void lay_out_weight(const ConvLayOut& p, u32 block) {
     __shared__ i64 places[MOST_TAPS];
     const ConvSizes& s = p.sizes;
     const int from_channels = (int)s.from_channels, to_channels = (int)s.to_channels, window = (int)(s.kernel[0] * s.kernel[1]);
-    const u32 across = (from_channels + CHANNELS - 1) / CHANNELS, down = (to_channels + ROWS - 1) / ROWS, chunks = (window + MOST_TAPS - 1) / MOST_TAPS;
+    const u32 across = (from_channels + CHANNELS - 1) / CHANNELS, down = (to_channels + ROWS - 1) / ROWS;
+    const u32 chunks = (window + MOST_TAPS - 1) / MOST_TAPS;
     u32 rest = block / across;
     const int first_channel = (int)(block - rest * across) * CHANNELS, first_row = (int)(rest % down) * ROWS;
     rest /= down;

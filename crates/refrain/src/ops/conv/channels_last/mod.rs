@@ -22,7 +22,7 @@ const PRODUCTS: [&str; 8] =
 /// Groups of fewer channels would be mostly zeros.
 const LEAST_CHANNELS_OF_GROUP: usize = 16;
 /// The most bytes of images, with those of the result for the gradient of a weight, that are laid out at once, but at least one image. In
-/// tests few images are laid out in several parts.
+/// unit tests few images are laid out in several parts.
 const IMAGE_BYTES: usize = if cfg!(test) { 1 << 17 } else { 256 << 20 };
 /// Kernels count the bytes of images that are laid out in 32 bits.
 const MOST_BYTES: usize = 1 << 31;

@@ -1,3 +1,5 @@
+// Products of tiles that are copied while others are multiplied. Constants: those of tiles.cu.
+
 #if GROUPS && FORM == TF32 && !A_ALONG_K
 // Groups find TF32 numbers across k in registers only, and only those of A: row g and row g + 8 of a warp's 16, each of lane t's numbers
 // t and t + 4 of eight along k.
@@ -67,7 +69,8 @@ DEVICE void multiply_tiles(COMPUTE (*acc)[FRAGS_N][4], unsigned char* memory, in
         begin_groups();
         #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const u64 a_at = behind(a_first, slot * STAGE_BYTES + i * TileA::ON), b_at = behind(b_first, slot * STAGE_BYTES + i * TileB::ON);
+            const u64 a_at = behind(a_first, slot * STAGE_BYTES + i * TileA::ON);
+            const u64 b_at = behind(b_first, slot * STAGE_BYTES + i * TileB::ON);
 #if FORM != TF32
             multiply_group<FRAGS_N, FORM == F16, !A_ALONG_K, !B_ALONG_K>(acc[0], a_at, b_at);
 #elif A_ALONG_K

@@ -10,7 +10,6 @@ typedef Swizzled<IN, A_ALONG_K, TILE_M, false> TileA;
 // Warps alone read columns in the order of `column`; for groups they are stored in it.
 typedef Swizzled<IN, B_ALONG_K, TILE_N, B_ALONG_K && GROUPS && PAIRED> TileB;
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
-constexpr int OUTSIDE = -(1 << 30);
 
 // The first row and column of a warp's part of the block's tile. Groups have four warps that follow each other.
 DEVICE int first_row() { return (threadIdx.x >> 5) % WARPS_M * (FRAGS_M * 16); }

@@ -1,7 +1,7 @@
 // The gradient of a convolution's weight from images with their channels last, summed over the pixels of the result: A has a row for each
 // number of a window, B a column for each channel of the result. A block sums a part of the pixels; `conv_sum_parts` adds the parts in
-// their order. Constants: those of tiles.cu; MEMORY_BYTES; IN_PLACE (whether the results are read where they lie); BIAS (whether the sums of
-// B's columns are the bias's gradient).
+// their order. Constants: those of tiles.cu; MEMORY_BYTES; IN_PLACE (whether the results are read where they lie); BIAS (whether the sums
+// of B's columns are the bias's gradient).
 
 constexpr int PER_A = TILE_M / PIECE, SWEEP_A = BLOCK_THREADS / PER_A, EACH_A = TILE_K / SWEEP_A;
 // Results have their channels last; or they are rows of the pixels of all images, or, in place, of each image.
@@ -22,7 +22,8 @@ struct Sums {
     DEVICE void add(const IN* b) {
         #pragma unroll
         for (int l = 0; l < EACH_B; l++) {
-            const vec<IN, PIECE> x = load<PIECE>(b + TileB::place(threadIdx.x / PER_B, threadIdx.x % PER_B * PIECE) + l * SWEEP_B * TileB::PITCH);
+            const int first = TileB::place(threadIdx.x / PER_B, threadIdx.x % PER_B * PIECE);
+            const vec<IN, PIECE> x = load<PIECE>(b + first + l * SWEEP_B * TileB::PITCH);
             #pragma unroll
             for (int i = 0; i < PIECE; i++) v[l] += to<COMPUTE>(x.at[i]);
         }
@@ -94,7 +95,8 @@ KERNEL(conv_weight_pixels, ConvWeightPixels, p, __launch_bounds__(BLOCK_THREADS)
     const u32 pixels = (u32)(s.images * s.to[0] * s.to[1]), begin = split * (u32)p.depth, end = min(pixels, begin + (u32)p.depth);
     const int steps = end > begin ? (int)((end - begin + TILE_K - 1) / TILE_K) : 0;
 
-    const int line_a = threadIdx.x / PER_A, at_a = threadIdx.x % PER_A * PIECE, line_b = threadIdx.x / PER_B, at_b = threadIdx.x % PER_B * PIECE;
+    const int line_a = threadIdx.x / PER_A, at_a = threadIdx.x % PER_A * PIECE;
+    const int line_b = threadIdx.x / PER_B, at_b = threadIdx.x % PER_B * PIECE;
     const Walk walk(tile_m * TILE_M + at_a, channels, phase.w.count);
     const int down = walk.i * phase.h.by, right = walk.j * phase.w.by;
     const bool is_tap = walk.i < phase.h.count;
@@ -115,12 +117,13 @@ KERNEL(conv_weight_pixels, ConvWeightPixels, p, __launch_bounds__(BLOCK_THREADS)
         pixel -= image * (u32)p.dy_pitch;
         dy += (i64)image * s.groups * p.dy_channels * p.dy_pitch;
     }
-    // Of what is outside nothing is read.
+    // Of what is outside nothing is read. Copies go past the cache of the multiprocessor, as those of a convolution.
     auto fetch = [&](int tile, IN* a, IN* b) {
         const u32 left = end - begin - (u32)tile * TILE_K;
         #pragma unroll
         for (int l = 0; l < EACH_A; l++) {
-            const bool inside = is_tap && (u32)(line_a + l * SWEEP_A) < left && (u32)at[l].row < (u32)height && (u32)at[l].column < (u32)width;
+            const bool is_pixel = (u32)at[l].row < (u32)height && (u32)at[l].column < (u32)width;
+            const bool inside = is_tap && is_pixel && (u32)(line_a + l * SWEEP_A) < left;
             copy_async<16>(a + TileA::place(line_a, at_a) + l * SWEEP_A * TileA::PITCH, x + (u32)at[l].place * pitch, inside ? 16 : 0);
             at[l].advance(by);
         }
@@ -130,7 +133,8 @@ KERNEL(conv_weight_pixels, ConvWeightPixels, p, __launch_bounds__(BLOCK_THREADS)
             // Rows of all images have zeros behind their pixels.
             const bool is_channel = channel_b + (B_ALONG_K ? l * SWEEP_B : 0) < p.dy_channels;
             const bool is_pixel = IN_PLACE ? (u32)at_b < left : B_ALONG_K || (u32)(line_b + l * SWEEP_B) < left;
-            copy_async<16>(b + TileB::place(line_b, at_b) + l * SWEEP_B * TileB::PITCH, from + (i64)(l * SWEEP_B) * p.dy_pitch, is_channel && is_pixel ? 16 : 0);
+            IN* to = b + TileB::place(line_b, at_b) + l * SWEEP_B * TileB::PITCH;
+            copy_async<16>(to, from + (i64)(l * SWEEP_B) * p.dy_pitch, is_channel && is_pixel ? 16 : 0);
         }
         pixel += TILE_K;
         while (IN_PLACE && pixel >= (u32)p.dy_pitch) pixel -= (u32)p.dy_pitch, dy += s.groups * p.dy_channels * p.dy_pitch;

@@ -55,8 +55,8 @@ enum Results {
 }
 
 impl Results {
-    /// TF32 numbers are rounded, and groups of warps multiply them along k only. Others are read where they lie if a channel's pixels are whole
-    /// pieces.
+    /// TF32 numbers are rounded, and groups of warps multiply them along k only. Others are read where they lie if a channel's pixels are
+    /// whole pieces.
     fn of(op: &WeightGradient, launch: &Launch<'_>) -> Results {
         let (places, factors) = (&op.places, op.factors);
         let (channels, plane) = (places.out, places.count[0] * places.count[1]);
@@ -95,11 +95,12 @@ impl Results {
 /// The tile of a block for so many numbers of a window and channels of the result, `times` times; and the tiles in shared memory.
 fn tile_for(numbers: usize, channels: usize, times: usize, factors: DType, mma: MmaKind) -> (Tile, usize) {
     let of = |warps, fragments| tile_of(factors, warps, fragments);
+    // Both kinds have as many threads for a tile, so that the sums of the bias's gradient have the same order.
     let tiles = match mma {
         MmaKind::WarpGroup => [(of([8, 1], [1, 16]), 3), (of([8, 1], [1, 8]), 4), (of([4, 1], [1, 8]), 4)],
-        _ => [(of([2, 4], [4, 4]), 3), (of([2, 2], [4, 4]), 4), (of([2, 2], [2, 4]), 4)],
+        _ => [(of([2, 4], [4, 4]), 3), (of([4, 2], [2, 4]), 4), (of([2, 2], [2, 4]), 4)],
     };
-    // Wide ones are for more channels than the others have.
+    // The first one has 128 channels, too many for 64.
     tile(&tiles[usize::from(channels <= 64)..], numbers, channels, times)
 }
 
@@ -254,6 +255,11 @@ impl<'a> WeightPixels<'a> {
             .int("MEMORY_BYTES", shared as i64)
             .flag("IN_PLACE", matches!(self.results, Results::InPlace { .. }))
             .flag("BIAS", sums);
+        let mut sizes = ConvSizes::of(&op.places, Direction::Forward).of_images(images);
+        // A single window has no next one, however far that would be.
+        for (stride, to) in sizes.stride.iter_mut().zip(sizes.to) {
+            *stride = if to == 1 { 1 } else { *stride };
+        }
         let told = ConvWeightPixels {
             x: images_at,
             dy,
@@ -267,7 +273,7 @@ impl<'a> WeightPixels<'a> {
             tiles_n: self.tiles[1] as i64,
             first_split: (turn * self.splits) as i64,
             depth: self.depth as i64,
-            sizes: ConvSizes::of(&op.places, Direction::Forward).of_images(images),
+            sizes,
         };
         let blocks = self.tiles[0] * self.tiles[1] * op.places.groups * self.splits;
         args.kernel(spec, Grid::line(blocks, tile.threads() as u32).shared(shared), &told)
