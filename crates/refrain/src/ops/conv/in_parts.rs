@@ -1,7 +1,11 @@
 //! Tests of images that are laid out in several parts, which are this small in unit tests only.
 
+use super::Conv2dOptions;
+use crate::device::Device;
 use crate::ops::testing::{devices, values};
-use crate::{Conv2dOptions, DType, Device, Precision, Tensor, with_precision};
+use crate::precision::with_precision;
+use crate::tensor::{DType, Tensor};
+use crate::types::Precision;
 
 /// Whole numbers, whose sums are exact.
 fn whole(shape: &[usize], step: usize, device: &Device) -> Tensor {
