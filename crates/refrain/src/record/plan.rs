@@ -184,7 +184,8 @@ pub(super) fn place(
     let mut bytes = 0;
     // Between the temporary that is placed and each other one.
     let mut slack = vec![ENOUGH; lives.len()];
-    for &i in order {
+    // Empty ones, which share no byte wherever they are, stay at the beginning.
+    for &i in order.iter().filter(|&&i| lives[i].bytes > 0) {
         let mut any = false;
         avoided.of(i).for_each(|(j, n)| (slack[j], any) = (n, true));
         let room = lives[i].room();

@@ -86,7 +86,8 @@ fn waits(back: &[Vec<usize>]) -> Vec<Vec<usize>> {
 }
 
 fn any_lives() -> impl Strategy<Value = Vec<Life>> {
-    let life = (0usize..60, 0usize..20, 0usize..5000);
+    let bytes = prop_oneof![1 => Just(0usize), 9 => 0usize..5000];
+    let life = (0usize..60, 0usize..20, bytes);
     let life = life.prop_map(|(first, length, bytes)| Life { first, last: first + length, bytes });
     prop::collection::vec(life, 0..60)
 }
