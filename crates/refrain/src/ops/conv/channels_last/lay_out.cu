@@ -158,7 +158,10 @@ DEVICE void lay_out_weight(const ConvLayOut& p, u32 block) {
     }
 }
 
-KERNEL(conv_lay_out, ConvLayOut, p, __launch_bounds__(THREADS, 4)) {
+// More registers than four blocks have are taken by numbers that are loaded one by one.
+constexpr int RESIDENT = X_ALIGNED && DY_ALIGNED ? 4 : 2;
+
+KERNEL(conv_lay_out, ConvLayOut, p, __launch_bounds__(THREADS, RESIDENT)) {
     u32 block = blockIdx.x;
     if (block < (u32)p.images[0].blocks) return lay_out<X_TYPE, X_WIDE, X_ALIGNED>(p.images[0], block);
     block -= (u32)p.images[0].blocks;
