@@ -175,7 +175,7 @@ impl Laid {
 /// What is laid out beside images.
 pub(super) enum Beside {
     Nothing,
-    /// A weight for images of so many channels, to a matrix of so many rows and columns for each group and phase.
+    /// A weight, to a matrix of so many rows and columns for each group and phase.
     Weight {
         laid: Laid,
         rows: usize,
