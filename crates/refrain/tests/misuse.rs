@@ -257,6 +257,7 @@ const METHODS: &[Method] = methods! {
         let p = |v: f64| Tensor::full(a.dims().get(1).map_or(3, |&d| d), v, a.dtype(), a.device()).unwrap();
         a.batch_norm(&p(1.0), &p(0.0), &p(0.0), &p(1.0), 1, g.flag, 0.1, 1e-5)
     };
+    "channels_last": |g, a, b, c| a.channels_last();
     "l2_normalize": |g, a, b, c| a.l2_normalize(g.axis, g.x);
     "qk_norm": |g, a, b, c| {
         let t = Tensor::full(a.dims().last().copied().unwrap_or(1), g.x, a.dtype(), a.device()).ok()?;

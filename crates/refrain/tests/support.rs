@@ -132,6 +132,7 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("ones_like", |d| ones(d)?.ones_like().map(drop)),
         ("copy", |d| both(ones(d)?, Tensor::copy)),
         ("copy_from", |d| ones(d)?.copy_from(&ones(d)?)),
+        ("channels_last", |d| both(ones(d)?, |x| x.reshape([1, 3, 2, 2])?.channels_last())),
         ("contiguous", |d| both(ones(d)?, |x| x.transpose(0, 1)?.contiguous())),
         ("view", |d| both(ones(d)?, |x| x.view([12]))),
         ("select", |d| both(ones(d)?, |x| x.select(0, 1))),

@@ -74,7 +74,7 @@ pub fn resnet(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
         inputs = outputs;
     }
     let head = Linear::new(&b.scope("head"), 512, classes)?;
-    let images = g.normal([batch, 3, 32, 32], DType::F32)?;
+    let images = g.normal([batch, 3, 32, 32], DType::F32)?.channels_last()?;
     let labels = ids(g, classes, &[batch])?;
     Ok(Box::new(move |mode| {
         let mut x = stem.forward(&images, mode)?.relu()?;

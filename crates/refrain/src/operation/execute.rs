@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{DynOp, Needs, Spec};
 use crate::device::{Device, DeviceKind, Launch, Mode, OPERANDS, Operand, RESULTS};
 use crate::error::{Error, Result};
-use crate::tensor::{DType, Layout, Shape, Tensor, check_devices};
+use crate::tensor::{CHANNELS_FIRST, DType, Layout, PIXELS_FIRST, Shape, Tensor, check_devices};
 
 /// The destination of a result.
 pub(crate) enum Dest {
@@ -32,6 +32,9 @@ pub(crate) fn execute(
         inputs.iter().copied().chain(dest_tensors).collect();
     check_devices(name, &everything)?;
     let device = everything.first().ok_or_else(|| Error::internal(name, "no operand"))?.device().clone();
+    if let Some(results) = on_pixels(op, inputs, dests, &device)? {
+        return Ok(results);
+    }
     let specs = op.infer(inputs)?;
 
     let is_host = runs_on_host(&device);
@@ -103,8 +106,49 @@ pub(crate) fn execute(
     Ok(writes.into_iter().map(|(t, _)| t).collect())
 }
 
+/// Runs an elementwise operation on images `[N, C, H, W]` with their channels last as on row-major `[N, H, W, C]`, which they are in memory.
+/// So new results have their channels last, too, and kernels find numbers side by side. `None` if these are other operands.
+fn on_pixels(
+    op: &dyn DynOp,
+    inputs: &[&Tensor],
+    dests: &[Dest],
+    device: &Device,
+) -> Result<Option<SmallVec<[Tensor; RESULTS]>>> {
+    if !op.is_elementwise() || runs_on_host(device) {
+        return Ok(None);
+    }
+    let is_last = |t: &Tensor| t.layout().is_channels_last();
+    let Some(first) = inputs.iter().find(|t| is_last(t)) else {
+        return Ok(None);
+    };
+    let is_pixels = |t: &Tensor| t.shape() == first.shape() && (is_last(t) || t.layout().repeats_memory());
+    let keeps = |dest: &Dest| match dest {
+        Dest::New => op.keeps_strides(),
+        Dest::Into(dst, _) => is_last(dst) && dst.shape() == first.shape(),
+    };
+    let suits = inputs.iter().all(|t| is_pixels(t))
+        && dests.iter().all(keeps)
+        && (op.keeps_strides() || !dests.is_empty());
+    if !suits {
+        return Ok(None);
+    }
+    let permuted =
+        |t: &Tensor, order| Tensor::from_parts(t.storage().clone(), t.layout().permute(order), t.dtype());
+    let inputs: SmallVec<[Tensor; OPERANDS]> = inputs.iter().map(|t| permuted(t, &PIXELS_FIRST)).collect();
+    let inputs: SmallVec<[&Tensor; OPERANDS]> = inputs.iter().collect();
+    let dests: SmallVec<[Dest; RESULTS]> = dests
+        .iter()
+        .map(|dest| match dest {
+            Dest::New => Dest::New,
+            Dest::Into(dst, mode) => Dest::Into(permuted(dst, &PIXELS_FIRST), *mode),
+        })
+        .collect();
+    let results = execute(op, &inputs, &dests)?;
+    Ok(Some(results.iter().map(|result| permuted(result, &CHANNELS_FIRST)).collect()))
+}
+
 /// Whether the kernels are those of the CPU alone. Not where those of a GPU are listed, which take other layouts.
-fn runs_on_host(device: &Device) -> bool {
+pub(crate) fn runs_on_host(device: &Device) -> bool {
     device.kind() == DeviceKind::Cpu && device.fuses().is_none()
 }
 

@@ -93,7 +93,7 @@ fn add_to_leaf(leaf: &Leaf, gradient: Tensor) -> Result<()> {
 
 /// A tensor with the same values whose memory nobody else writes or reads.
 fn owned(t: Tensor) -> Result<Tensor> {
-    if t.is_sole_owner() && t.covers_storage() { Ok(t) } else { t.copy() }
+    if t.is_sole_owner() && t.is_contiguous() && t.covers_storage() { Ok(t) } else { t.copy() }
 }
 
 impl Gradients<'_> {

@@ -15,7 +15,7 @@ pub use custom::custom_op;
 pub(crate) use apply::{
     accumulate_into, apply, apply_all, apply_all_on, apply_into, apply_into_on, apply_once,
 };
-pub(crate) use execute::{Dest, execute, spans_apart};
+pub(crate) use execute::{Dest, execute, runs_on_host, spans_apart};
 
 use crate::autograd::{Differentiable, Gradients, Saves};
 use crate::device::cuda::Gpu;
@@ -153,10 +153,15 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         if self.keeps_strides() { Needs::Any } else { Needs::Contiguous }
     }
 
-    /// Whether new results have the strides of the inputs on the CPU, if those of all inputs are the same. For elementwise
-    /// operations, which then read and write memory in its order, and take any layout.
+    /// Whether new results have the strides of the inputs on the CPU, if those of all inputs are the same, and have their channels last
+    /// on a GPU if those of the inputs are. For elementwise operations, which then read and write memory in its order, and take any layout.
     fn keeps_strides(&self) -> bool {
         false
+    }
+
+    /// Whether an element of a result depends on this element of each input alone, so that axes may be in any order.
+    fn is_elementwise(&self) -> bool {
+        self.keeps_strides()
     }
 
     /// Whether output `o` may be the memory of input `i` (with the same layout). The kernel then gets one slice for
@@ -241,6 +246,7 @@ pub(crate) trait DynOp: Kernel {
     fn host_input_needs(&self, i: usize) -> Needs;
     fn output_needs(&self, o: usize) -> Needs;
     fn keeps_strides(&self) -> bool;
+    fn is_elementwise(&self) -> bool;
     fn in_place(&self, o: usize, i: usize) -> bool;
     fn accumulates(&self, o: usize) -> bool;
 }
@@ -268,6 +274,10 @@ impl<O: Op> DynOp for O {
 
     fn keeps_strides(&self) -> bool {
         Op::keeps_strides(self)
+    }
+
+    fn is_elementwise(&self) -> bool {
+        Op::is_elementwise(self)
     }
 
     fn in_place(&self, o: usize, i: usize) -> bool {

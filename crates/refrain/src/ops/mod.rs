@@ -6,6 +6,7 @@
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod binary;
+mod channels_last;
 pub(crate) mod checksum;
 pub(crate) mod collective;
 mod composed;
@@ -63,6 +64,6 @@ pub(crate) mod windows;
 // For operations, which take it from `super`.
 pub(crate) use crate::operation::{
     Dest, Needs, OnTape, Op, Spec, Specs, accumulate_into, apply, apply_all, apply_all_on, apply_into,
-    apply_into_on, apply_once, execute, spans_apart,
+    apply_into_on, apply_once, execute, runs_on_host, spans_apart,
 };
 pub(crate) use crate::tensor::{check_devices, check_dtypes};

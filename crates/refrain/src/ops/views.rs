@@ -12,6 +12,8 @@ enum View {
     /// A reshape, or an inserted or removed dimension of size 1.
     Reshape,
     Permute(SmallVec<[usize; 6]>),
+    /// The same of a result that nobody else has in its own order, so that it is the whole of it.
+    PermuteResult(SmallVec<[usize; 6]>),
     Broadcast,
     Narrow {
         axis: isize,
@@ -29,7 +31,7 @@ impl Differentiable for View {
     fn name(&self) -> &'static str {
         match self {
             View::Reshape => "reshape",
-            View::Permute(_) => "permute",
+            View::Permute(_) | View::PermuteResult(_) => "permute",
             View::Broadcast => "broadcast_to",
             View::Narrow { .. } => "narrow",
             View::Unfold { .. } => "unfold",
@@ -37,7 +39,7 @@ impl Differentiable for View {
     }
 
     fn is_view(&self) -> bool {
-        true
+        !matches!(self, View::PermuteResult(_))
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
@@ -47,7 +49,7 @@ impl Differentiable for View {
                 let grad = grad.reshape(g.input_shape(0))?;
                 g.add(0, grad)
             }
-            View::Permute(order) => {
+            View::Permute(order) | View::PermuteResult(order) => {
                 let mut inverse: SmallVec<[isize; 6]> = SmallVec::from_elem(0, order.len());
                 for (to, &from) in order.iter().enumerate() {
                     inverse[from] = to as isize;
@@ -159,6 +161,11 @@ impl Tensor {
             ));
         }
         Ok(self.view_as(self.layout().permute(&resolved), View::Permute(resolved)))
+    }
+
+    /// [`Tensor::permute`] of a result that nobody else has.
+    pub(crate) fn permute_result(&self, order: &[usize]) -> Tensor {
+        self.view_as(self.layout().permute(order), View::PermuteResult(order.into()))
     }
 
     /// Swaps two dimensions. A negative axis counts from the last one.

@@ -20,7 +20,10 @@ use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-pub(crate) use crate::types::{Axes, DType, Dims, Element, Layout, NewShape, Shape, resolve_axis, row_major};
+pub(crate) use crate::types::{
+    Axes, CHANNELS_FIRST, DType, Dims, Element, Layout, NewShape, PIXELS_FIRST, Shape, resolve_axis,
+    row_major,
+};
 
 /// An array of numbers on a device. It is a cheap handle to memory that never moves.
 ///
@@ -149,8 +152,9 @@ impl Tensor {
 
     /// The distance between neighbours along each dimension, in elements.
     ///
-    /// The result of an operation is row-major. One exception: on the CPU, the result of an elementwise operation has the strides of
-    /// its operands if these all have the same strides and no gaps (a transposed tensor, for example).
+    /// The result of an operation is row-major. Two exceptions: on the CPU, the result of an elementwise operation has the strides of
+    /// its operands if these all have the same strides and no gaps (a transposed tensor, for example); and on a GPU, operations keep
+    /// [channels last](Tensor::channels_last).
     pub fn strides(&self) -> &[usize] {
         self.0.layout.strides()
     }
@@ -235,9 +239,9 @@ impl Tensor {
         self.0.is_unique() && self.0.storage.is_unique()
     }
 
-    /// Whether the tensor covers its whole storage.
+    /// Whether the tensor covers its whole storage, in whatever order.
     pub(crate) fn covers_storage(&self) -> bool {
-        self.is_contiguous() && self.numel() * self.dtype().size() == self.0.storage.bytes()
+        self.layout().packed().is_some() && self.numel() * self.dtype().size() == self.0.storage.bytes()
     }
 
     /// The same memory under another layout, of the same lineage, without a history yet.

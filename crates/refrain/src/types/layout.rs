@@ -6,6 +6,10 @@ use smallvec::SmallVec;
 
 use super::shape::{Dims, Shape};
 
+/// The axes of images `[N, C, H, W]` as `[N, H, W, C]`, and back.
+pub(crate) const PIXELS_FIRST: [usize; 4] = [0, 2, 3, 1];
+pub(crate) const CHANNELS_FIRST: [usize; 4] = [0, 3, 1, 2];
+
 /// Shape, strides and offset, counted in elements. Strides are never negative. A stride of 0 repeats memory
 /// (broadcasting).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +59,11 @@ impl Layout {
             expected *= d;
         }
         true
+    }
+
+    /// Whether these are images `[N, C, H, W]` whose channels are adjacent: as a row-major `[N, H, W, C]`, and not as `[N, C, H, W]`.
+    pub(crate) fn is_channels_last(&self) -> bool {
+        self.rank() == 4 && !self.is_contiguous() && self.permute(&PIXELS_FIRST).is_contiguous()
     }
 
     /// Whether elements along the last axis are adjacent.

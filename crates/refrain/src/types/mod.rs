@@ -8,7 +8,7 @@ mod range;
 mod shape;
 
 pub use dtype::{DType, Element, bf16, f16};
-pub(crate) use layout::{Layout, row_major};
+pub(crate) use layout::{CHANNELS_FIRST, Layout, PIXELS_FIRST, row_major};
 pub(crate) use new_shape::from_tuples;
 pub use new_shape::{NewShape, Size};
 pub use precision::Precision;

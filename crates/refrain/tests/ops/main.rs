@@ -7,6 +7,8 @@ mod attention;
 mod batch_norm;
 #[path = "../../src/ops/binary/tests.rs"]
 mod binary;
+#[path = "../../src/ops/channels_last/tests.rs"]
+mod channels_last;
 #[path = "../../src/ops/checksum/tests.rs"]
 mod checksum;
 #[path = "../../src/ops/collective/tests.rs"]

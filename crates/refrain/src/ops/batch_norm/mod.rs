@@ -189,9 +189,25 @@ impl Tensor {
         momentum: f64,
         eps: f64,
     ) -> Result<Tensor> {
-        let extent = Extent::of_axis(self, resolve_axis(BatchNorm::NAME, axis, self.rank())?);
-        let op = BatchNorm { extent, training, momentum, eps };
-        run(self, [weight, bias, running_mean, running_var], op, None)
+        let axis = resolve_axis(BatchNorm::NAME, axis, self.rank())?;
+        let parameters = [weight, bias, running_mean, running_var];
+        let op = |x: &Tensor, axis| {
+            let op = BatchNorm { extent: Extent::of_axis(x, axis), training, momentum, eps };
+            run(x, parameters, op, None)
+        };
+        if axis != 1 || !self.has_channels_last() {
+            return op(self, axis);
+        }
+        // Errors name the shape of these images.
+        let extent = Extent::of_axis(self, axis);
+        BatchNorm { extent, training, momentum, eps }.infer(&[
+            self,
+            weight,
+            bias,
+            running_mean,
+            running_var,
+        ])?;
+        Ok(op(&self.pixels_first()?, 3)?.channels_first())
     }
 
     /// [`Tensor::batch_norm`] into the memory of `dst`.

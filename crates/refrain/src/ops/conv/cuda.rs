@@ -4,7 +4,7 @@ use super::channels_last::{Pixels, WeightPixels};
 use super::direct;
 use super::places::Places;
 use super::pointwise::Pointwise;
-use super::unfolded::{Unfolded, UnfoldedWeight};
+use super::unfolded::{PIECE_BYTES, Unfolded, UnfoldedWeight};
 use super::weight_gradient::WeightGradient;
 use super::{Convolution, Direction};
 use crate::device::Launch;
@@ -15,18 +15,19 @@ use crate::tensor::DType;
 use crate::types::Precision;
 
 pub(super) const TAPS: &str = include_str!("taps.cu");
+pub(super) const FACTOR: &str = include_str!("factor.cu");
 pub(super) const GATHER: &str = include_str!("gather.cu");
 pub(super) const RESULTS: &str = include_str!("results.cu");
 
 static WEIGHTS: Source =
-    Source { name: "conv", parts: &[MMA, FORMS, TAPS, GATHER, include_str!("weights.cu")] };
+    Source { name: "conv", parts: &[MMA, FORMS, TAPS, FACTOR, GATHER, include_str!("weights.cu")] };
 static CONVOLVE: Source = Source {
     name: "conv",
-    parts: &[MMA, FORMS, TAPS, GATHER, FRAGMENTS, RESULTS, include_str!("convolve.cu")],
+    parts: &[MMA, FORMS, TAPS, FACTOR, GATHER, FRAGMENTS, RESULTS, include_str!("convolve.cu")],
 };
 static GRADIENT: Source = Source {
     name: "conv",
-    parts: &[MMA, FORMS, TAPS, GATHER, FRAGMENTS, include_str!("weight_gradient.cu")],
+    parts: &[MMA, FORMS, TAPS, FACTOR, GATHER, FRAGMENTS, include_str!("weight_gradient.cu")],
 };
 static PARTS: Source = Source { name: "conv", parts: &[include_str!("sum_parts.cu")] };
 
@@ -322,15 +323,21 @@ impl Plan {
     }
 }
 
+/// Whether images of this dtype are multiplied with a weight that is laid out, by [`Pointwise`] or [`Pixels`].
+pub(super) fn lays_out(op: &Convolution, dtype: DType) -> bool {
+    let is_direct = direct::cuda::suits(&op.places, op.direction);
+    !is_direct && (Pointwise::suits(op, dtype) || Pixels::suits(op))
+}
+
 pub(super) fn workspace(op: &Convolution, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+    if op.is_laid_out {
+        return match Pointwise::of(op, launch) {
+            Some(pointwise) => pointwise.workspace(launch.op, gpu),
+            None => Ok(Pixels::of(op, launch).workspace()),
+        };
+    }
     if direct::cuda::suits(&op.places, op.direction) {
         return Ok(0);
-    }
-    if let Some(pointwise) = Pointwise::of(op, launch) {
-        return pointwise.workspace(launch.op, gpu);
-    }
-    if let Some(pixels) = Pixels::of(op) {
-        return Ok(pixels.workspace());
     }
     match Unfolded::of(op) {
         Some(unfolded) => unfolded.workspace(launch.op, gpu),
@@ -371,18 +378,27 @@ pub(super) fn pack_weights(
     args.kernel(spec, Grid::line(weights.div_ceil(256).min(1 << 16), 256), &told)
 }
 
+/// Other kernels take images with their channels first.
+fn check_order(args: &CudaArgs<'_>, places: &Places) -> Result<()> {
+    match places.channels_last {
+        true => Err(Error::internal(args.op(), "no kernel takes these images with their channels last")),
+        false => Ok(()),
+    }
+}
+
 pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> {
     if args.write_shape(0).numel() == 0 {
         return Ok(());
     }
+    if op.is_laid_out {
+        return match Pointwise::of(op, args.launch()) {
+            Some(pointwise) => pointwise.run(args),
+            None => Pixels::of(op, args.launch()).run(args),
+        };
+    }
+    check_order(args, &op.places)?;
     if direct::cuda::suits(&op.places, op.direction) {
         return direct::cuda::convolve(op, args);
-    }
-    if let Some(pointwise) = Pointwise::of(op, args.launch()) {
-        return pointwise.run(args);
-    }
-    if let Some(pixels) = Pixels::of(op) {
-        return pixels.run(args);
     }
     if let Some(unfolded) = Unfolded::of(op) {
         return unfolded.run(args);
@@ -424,11 +440,16 @@ pub(super) fn results(
     [phases, across]: [usize; 2],
     args: &CudaArgs<'_>,
 ) -> KernelSpec {
-    let dtype = args.write_dtype(0);
-    let [rows, columns] = op.sides()[1].1;
-    // What a lane's four pixels are in is stored at once: a plane, or a row whose columns are of these phases alone.
-    let (line, each) = if phases == 1 { (rows * columns, 4) } else { (columns, 4 * across) };
-    let is_aligned = (phases == 1 || across > 1)
+    let (dtype, last) = (args.write_dtype(0), op.places.channels_last);
+    let (channels, [rows, columns]) = op.sides()[1];
+    // A piece of the channels of a pixel is stored at once; or what a lane's four pixels are in: a plane, or a row whose columns are of
+    // these phases alone.
+    let (line, each) = match phases {
+        _ if last => (channels / op.places.groups, PIECE_BYTES / dtype.size()),
+        1 => (rows * columns, 4),
+        _ => (columns, 4 * across),
+    };
+    let is_aligned = (last || phases == 1 || across > 1)
         && line.is_multiple_of(each)
         && args.alignment(y).is_multiple_of(each * dtype.size());
     spec.dtype("Y_TYPE", dtype)
@@ -484,6 +505,7 @@ pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> R
     if let Some(pixels) = WeightPixels::of(op, args.launch(), args.mma()) {
         return pixels.run(args);
     }
+    check_order(args, &op.places)?;
     if let Some(unfolded) = UnfoldedWeight::of(op) {
         return unfolded.run(args);
     }

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::direct::host::Direct;
 use super::padded_gradient::PaddedGradient;
 use super::phases::Phases;
+use super::places::Places;
 use super::weight_gradient::WeightGradient;
 use super::windows::Windows;
 use super::{Convolution, Direction};
@@ -78,7 +79,58 @@ pub(super) fn convolve(op: &Convolution, args: &HostArgs<'_>) -> Result<()> {
             _ => direct.convolve::<f32>(op, args),
         };
     }
-    with_factors!(args, op.factors, |x, weight, product| Sums { op, x, weight, product }.write(args))
+    with_factors!(args, op.factors, |x, weight, product| {
+        let planes = Planes::of(&op.places, op.sides()[0], x);
+        Sums { op, x: planes.get(), weight, product }.write(args)
+    })
+}
+
+/// Images as planes of their channels: as they are, or a copy of those that have their channels last.
+enum Planes<'a, E> {
+    Borrowed(&'a [E]),
+    Turned(Scratch<E>),
+}
+
+impl<'a, E: Stored> Planes<'a, E> {
+    fn of(places: &Places, (channels, [height, width]): (usize, [usize; 2]), x: &'a [E]) -> Planes<'a, E> {
+        if !places.channels_last {
+            return Planes::Borrowed(x);
+        }
+        let mut planes = Scratch::new(x.len());
+        turn(x, [height * width, channels], &mut planes);
+        Planes::Turned(planes)
+    }
+
+    fn get(&self) -> &[E] {
+        match self {
+            Planes::Borrowed(x) => x,
+            Planes::Turned(planes) => planes,
+        }
+    }
+}
+
+/// Turns rows of `columns` numbers, `rows` of each image, to columns.
+fn turn<E: Copy>(x: &[E], [rows, columns]: [usize; 2], y: &mut [E]) {
+    let image = (rows * columns).max(1);
+    for (x, y) in x.chunks_exact(image).zip(y.chunks_exact_mut(image)) {
+        for (row, x) in x.chunks_exact(columns).enumerate() {
+            x.iter().enumerate().for_each(|(column, &x)| y[column * rows + row] = x);
+        }
+    }
+}
+
+/// Writes the result of a convolution by planes of its channels.
+fn by_planes<R: Real>(op: &Convolution, args: &HostArgs<'_>, write: impl FnOnce(&mut [R])) -> Result<()> {
+    let (channels, [height, width]) = op.sides()[1];
+    output(args, 0, |y: &mut [R]| {
+        if !op.places.channels_last {
+            return write(y);
+        }
+        // Nothing is added to such results.
+        let mut planes = Scratch::<R>::new(y.len());
+        write(&mut planes);
+        turn(&planes, [channels, height * width], y);
+    })
 }
 
 /// A convolution of a source.
@@ -105,11 +157,11 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
         let phases =
             single.and_then(|single| Some((Phases::of(&self.op.places, self.op.direction)?, single)));
         if let Some((phases, (x, weight))) = phases {
-            return output(args, 0, |y: &mut [R]| by_phases(&phases, x, weight, bias, keep, y));
+            return by_planes(self.op, args, |y: &mut [R]| by_phases(&phases, x, weight, bias, keep, y));
         }
         let windows = window.map(|window| Windows::new(window, from.0, from.1, to.1));
         let weights = windows.map(|windows| self.weights(&windows, [from.0, to.0]));
-        output(args, 0, |y: &mut [R]| {
+        by_planes(self.op, args, |y: &mut [R]| {
             if y.is_empty() {
                 return;
             }
@@ -263,7 +315,12 @@ pub(super) fn weight_gradient(op: &WeightGradient, args: &HostArgs<'_>) -> Resul
         (Some(direct), DType::F64) => direct.weight_gradient::<f64>(op, args)?,
         (Some(direct), _) => direct.weight_gradient::<f32>(op, args)?,
         (None, factors) => {
-            with_factors!(args, factors, |dy, x, product| gradient_in(op, args, dy, x, product))?;
+            with_factors!(args, factors, |dy, x, product| {
+                let Places { images: [_, channels, height, width], count, out, .. } = op.places;
+                let dy = Planes::of(&op.places, (out, count), dy);
+                let x = Planes::of(&op.places, (channels, [height, width]), x);
+                gradient_in(op, args, dy.get(), x.get(), product)
+            })?;
         }
     }
     match op.factors {
@@ -383,6 +440,7 @@ pub(super) fn all_finite<E: Stored, R: Real>(x: &[E]) -> bool {
 fn bias_gradient<R: Real>(op: &WeightGradient, args: &HostArgs<'_>) -> Result<()> {
     let (out, [height, width]) = (op.places.out, op.places.count);
     let (dy, keep) = (Widened::<R>::operand(args, 0)?, args.accumulate(1));
+    let dy = Planes::of(&op.places, (out, [height, width]), dy.get());
     let dy = dy.get();
     output(args, 1, |db: &mut [R]| {
         parallel::pieces(db, 1, |channel, db| {

@@ -29,24 +29,27 @@ fn all_of([x, dy, weight, bias]: [&Tensor; 4], precision: Precision) -> [Vec<f64
 
 #[test]
 fn images_in_several_parts_have_the_bits_of_each_image_by_itself() {
-    // Planes of 35 pixels have no whole pieces.
+    // Planes of 35 pixels have no whole pieces. Those with their channels last are read where they lie, or laid out.
     let cases = [
-        ([37, 24, 12, 14], 70, DType::F32, Precision::Tf32),
-        ([83, 20, 5, 7], 70, DType::F32, Precision::Tf32),
-        ([37, 24, 12, 14], 70, DType::BF16, Precision::Bf16),
-        ([83, 20, 5, 7], 70, DType::BF16, Precision::Bf16),
-        ([27, 104, 12, 14], 100, DType::F32, Precision::F32),
+        ([37, 24, 12, 14], 70, DType::F32, Precision::Tf32, false),
+        ([83, 20, 5, 7], 70, DType::F32, Precision::Tf32, false),
+        ([37, 24, 12, 14], 70, DType::BF16, Precision::Bf16, false),
+        ([83, 20, 5, 7], 70, DType::BF16, Precision::Bf16, false),
+        ([37, 24, 12, 14], 72, DType::BF16, Precision::Bf16, true),
+        ([83, 20, 5, 7], 70, DType::BF16, Precision::Bf16, true),
+        ([27, 104, 12, 14], 100, DType::F32, Precision::F32, false),
     ];
     for device in devices() {
-        for (images, out, dtype, precision) in cases {
+        for (images, out, dtype, precision, last) in cases {
             let [n, channels, height, width] = images;
             let of = |channels, step| whole(&[n, channels, height, width], step, &device);
-            let [x, dy] = [of(channels, 3), of(out, 5)].map(|t| t.to_dtype(dtype).unwrap());
+            let in_order = |t: Tensor| if last { t.channels_last().unwrap() } else { t };
+            let [x, dy] = [of(channels, 3), of(out, 5)].map(|t| in_order(t.to_dtype(dtype).unwrap()));
             let (weight, bias) = (whole(&[out, channels, 3, 3], 2, &device), whole(&[out], 1, &device));
             let together = all_of([&x, &dy, &weight, &bias], precision);
             let mut apart = [const { Vec::new() }; 4];
             for image in 0..n {
-                let [x, dy] = [&x, &dy].map(|t| t.narrow(0, image, 1).unwrap().copy().unwrap());
+                let [x, dy] = [&x, &dy].map(|t| in_order(t.narrow(0, image, 1).unwrap().copy().unwrap()));
                 let [y, dx, dw, db] = all_of([&x, &dy, &weight, &bias], precision);
                 apart[0].extend(y);
                 apart[1].extend(dx);
@@ -56,7 +59,7 @@ fn images_in_several_parts_have_the_bits_of_each_image_by_itself() {
                 }
             }
             for (i, (together, apart)) in together.iter().zip(&apart).enumerate() {
-                assert!(together == apart, "{device} {images:?} {dtype} {precision:?} {i}");
+                assert!(together == apart, "{device} {images:?} {dtype} {precision:?} {last} {i}");
             }
         }
     }

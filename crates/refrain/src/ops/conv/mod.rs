@@ -1,8 +1,8 @@
 //! Convolutions, as products of the weight with the windows of the images, but those of groups of few channels ([`direct`]). On
-//! CUDA the windows are gathered from the images
-//! where they lie (an implicit GEMM), those of 16-bit and TF32 numbers from a copy of the images with their channels last, and many channels of f32
-//! are laid out as a matrix; on the CPU they are packed from an image with its padding, or laid out as a matrix, an image at a time
-//! ([`host`]). A transposed convolution is the same product with other windows, and either is the gradient of the other.
+//! CUDA the windows are gathered from the images where they lie (an implicit GEMM), those of 16-bit and TF32 numbers from images with their
+//! channels last, which are laid out so if they are not, and many channels of f32 are laid out as a matrix; on the CPU they are packed from
+//! an image with its padding, or laid out as a matrix, an image at a time ([`host`]). A transposed convolution is the same product with other
+//! windows, and either is the gradient of the other.
 
 mod channels_last;
 mod cuda;
@@ -18,6 +18,7 @@ mod phases;
 mod places;
 mod pointwise;
 mod unfolded;
+mod weight;
 mod weight_gradient;
 mod windows;
 
@@ -25,7 +26,7 @@ pub use options::{Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTran
 
 use smallvec::SmallVec;
 
-use super::{Op, Spec, Specs, apply, apply_into};
+use super::{Op, Spec, Specs, apply, apply_into, runs_on_host};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
@@ -94,13 +95,16 @@ enum Direction {
     Transposed,
 }
 
-/// A convolution, or a transposed one. The operands are the source, the weight and, if there is one, the bias.
+/// A convolution, or a transposed one. The operands are the source, the weight, the bias, if there is one, and the weight as a GPU multiplies
+/// it, if it does.
 #[derive(Clone, Debug)]
 struct Convolution {
     name: &'static str,
     places: Places,
     direction: Direction,
     bias: bool,
+    /// Whether the last operand is the weight as a GPU multiplies it, which its kernels read instead of the weight.
+    is_laid_out: bool,
     precision: Precision,
     /// Dtype of the factors, to which wider operands are rounded.
     factors: DType,
@@ -143,11 +147,7 @@ impl Op for Convolution {
     }
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        for parameter in &x[1..] {
-            if !parameter.dtype().is_parameter_of(self.factors) {
-                return Err(Error::dtypes(self.name, x[0].dtype(), parameter.dtype()));
-            }
-        }
+        x[1..].iter().try_for_each(|parameter| self.check_parameter(x[0], parameter))?;
         let sizes = match self.direction {
             Direction::Forward => self.places.results(),
             Direction::Transposed => self.places.images,
@@ -172,7 +172,7 @@ impl Op for Convolution {
     }
 
     fn accumulates(&self, _: usize) -> bool {
-        true
+        !self.places.channels_last
     }
 
     fn saves(&self, needs: &[bool]) -> Saves {
@@ -180,10 +180,13 @@ impl Op for Convolution {
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
-        let dy = g.grad()?.clone();
+        // Both gradients read it.
+        let dy = g.grad()?.contiguous()?;
         if g.needs(0) {
             let weight = g.input(1)?;
-            g.emit(&[0], self.adjoint(g.input_dtype(0)), &[&dy, &weight])?;
+            let mut adjoint = self.adjoint(g.input_dtype(0));
+            let laid_out = adjoint.lay_out(&dy, &weight, None)?;
+            g.emit(&[0], adjoint, &operands(&dy, &weight, None, laid_out.as_ref()))?;
         }
         let bias = (self.bias && g.needs(2)).then(|| g.input_dtype(2));
         // The sums for a bias are those of what is multiplied with the windows.
@@ -223,12 +226,58 @@ impl Convolution {
     ) -> Convolution {
         let precision = precision();
         let dtype = precision.result(x.dtype());
-        Convolution { name, places, direction, bias: bias.is_some(), precision, factors: dtype, dtype }
+        let bias = bias.is_some();
+        Convolution { name, places, direction, bias, is_laid_out: false, precision, factors: dtype, dtype }
+    }
+
+    fn check_parameter(&self, x: &Tensor, parameter: &Tensor) -> Result<()> {
+        match parameter.dtype().is_parameter_of(self.factors) {
+            true => Ok(()),
+            false => Err(Error::dtypes(self.name, x.dtype(), parameter.dtype())),
+        }
+    }
+
+    /// Lays the weight out as a GPU multiplies it, if it does.
+    fn lay_out(&mut self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Option<Tensor>> {
+        [Some(weight), bias].into_iter().flatten().try_for_each(|t| self.check_parameter(x, t))?;
+        self.is_laid_out = !runs_on_host(x.device()) && cuda::lays_out(self, x.dtype());
+        self.is_laid_out.then(|| weight::lay_out_weight(self, weight)).transpose()
+    }
+
+    /// How many operands there are.
+    fn operands(&self) -> usize {
+        2 + usize::from(self.bias) + usize::from(self.is_laid_out)
     }
 }
 
-fn operands<'a>(x: &'a Tensor, weight: &'a Tensor, bias: Option<&'a Tensor>) -> SmallVec<[&'a Tensor; 3]> {
-    [Some(x), Some(weight), bias].into_iter().flatten().collect()
+/// Runs a convolution. Images with their channels last keep them there where the kernels take them so.
+fn run(mut op: Convolution, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    op.places.channels_last = x.has_channels_last() && channels_last::takes(&op);
+    let pixels = op.places.channels_last.then(|| x.pixels_first()).transpose()?;
+    let x = pixels.as_ref().unwrap_or(x);
+    let laid_out = op.lay_out(x, weight, bias)?;
+    let y = apply(op, &operands(x, weight, bias, laid_out.as_ref()))?;
+    Ok(if pixels.is_some() { y.channels_first() } else { y })
+}
+
+fn run_into(
+    mut op: Convolution,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    dst: &Tensor,
+) -> Result<()> {
+    let laid_out = op.lay_out(x, weight, bias)?;
+    apply_into(op, &operands(x, weight, bias, laid_out.as_ref()), dst)
+}
+
+fn operands<'a>(
+    x: &'a Tensor,
+    weight: &'a Tensor,
+    bias: Option<&'a Tensor>,
+    laid_out: Option<&'a Tensor>,
+) -> SmallVec<[&'a Tensor; 4]> {
+    [Some(x), Some(weight), bias, laid_out].into_iter().flatten().collect()
 }
 
 fn conv(
@@ -278,7 +327,8 @@ fn conv_transpose(
     // The images that a convolution with these windows makes this size of.
     let images = [n, out, size[0], size[1]];
     Shape::from(images).check_view(op)?;
-    let places = Places { window, images, count: [height, width], out: channels, groups, series };
+    let count = [height, width];
+    let places = Places { window, images, count, out: channels, groups, series, channels_last: false };
     Ok(Convolution::new(op, x, bias, places, Direction::Transposed))
 }
 
@@ -303,7 +353,7 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv2dOptions) -> Result<Tensor> {
-        apply(conv("conv2d", self, weight, bias, options, false)?, &operands(self, weight, bias))
+        run(conv("conv2d", self, weight, bias, options, false)?, self, weight, bias)
     }
 
     /// [`Tensor::conv2d`] into the memory of `dst`.
@@ -314,7 +364,7 @@ impl Tensor {
         options: &Conv2dOptions,
         dst: &Tensor,
     ) -> Result<()> {
-        apply_into(conv("conv2d", self, weight, bias, options, false)?, &operands(self, weight, bias), dst)
+        run_into(conv("conv2d", self, weight, bias, options, false)?, self, weight, bias, dst)
     }
 
     /// A convolution of series `[N, C, L]` with a weight `[O, C / groups, length]` and a bias `[O]`, as [`Tensor::conv2d`].
@@ -323,7 +373,7 @@ impl Tensor {
     /// As [`Tensor::conv2d`].
     pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv1dOptions) -> Result<Tensor> {
         let op = conv("conv1d", self, weight, bias, &options.in_two(), true)?;
-        apply(op, &operands(self, weight, bias))
+        run(op, self, weight, bias)
     }
 
     /// [`Tensor::conv1d`] into the memory of `dst`.
@@ -335,7 +385,7 @@ impl Tensor {
         dst: &Tensor,
     ) -> Result<()> {
         let op = conv("conv1d", self, weight, bias, &options.in_two(), true)?;
-        apply_into(op, &operands(self, weight, bias), dst)
+        run_into(op, self, weight, bias, dst)
     }
 
     /// A transposed convolution of images `[N, C, H, W]` with a weight `[C, O / groups, height, width]` and a bias `[O]`: the
@@ -351,8 +401,7 @@ impl Tensor {
         bias: Option<&Tensor>,
         options: &ConvTranspose2dOptions,
     ) -> Result<Tensor> {
-        let op = conv_transpose("conv_transpose2d", self, weight, bias, options, false)?;
-        apply(op, &operands(self, weight, bias))
+        run(conv_transpose("conv_transpose2d", self, weight, bias, options, false)?, self, weight, bias)
     }
 
     /// [`Tensor::conv_transpose2d`] into the memory of `dst`.
@@ -364,7 +413,7 @@ impl Tensor {
         dst: &Tensor,
     ) -> Result<()> {
         let op = conv_transpose("conv_transpose2d", self, weight, bias, options, false)?;
-        apply_into(op, &operands(self, weight, bias), dst)
+        run_into(op, self, weight, bias, dst)
     }
 
     /// A transposed convolution of series `[N, C, L]` with a weight `[C, O / groups, length]`, as
@@ -379,7 +428,7 @@ impl Tensor {
         options: &ConvTranspose1dOptions,
     ) -> Result<Tensor> {
         let op = conv_transpose("conv_transpose1d", self, weight, bias, &options.in_two(), true)?;
-        apply(op, &operands(self, weight, bias))
+        run(op, self, weight, bias)
     }
 
     /// [`Tensor::conv_transpose1d`] into the memory of `dst`.
@@ -391,6 +440,6 @@ impl Tensor {
         dst: &Tensor,
     ) -> Result<()> {
         let op = conv_transpose("conv_transpose1d", self, weight, bias, &options.in_two(), true)?;
-        apply_into(op, &operands(self, weight, bias), dst)
+        run_into(op, self, weight, bias, dst)
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Places {
     pub(super) groups: usize,
     /// Whether these are series: images of height 1 whose tensors have no axis for it.
     pub(super) series: bool,
+    /// Whether tensors of images and of results are `[N, H, W, C]`.
+    pub(super) channels_last: bool,
 }
 
 impl Places {
@@ -28,7 +30,7 @@ impl Places {
         series: bool,
     ) -> Result<Places> {
         let count = window.counts(op, [images[2], images[3]])?;
-        let places = Places { window, images, count, out, groups, series };
+        let places = Places { window, images, count, out, groups, series, channels_last: false };
         Shape::from(places.results()).check_view(op)?;
         Ok(places)
     }
@@ -44,13 +46,30 @@ impl Places {
         [self.out, self.images[1] / self.groups, height, width]
     }
 
-    /// The shape of a tensor of these sizes.
-    pub(super) fn shape(&self, [a, b, height, width]: [usize; 4]) -> Shape {
-        if self.series { Shape::from([a, b, width]) } else { Shape::from([a, b, height, width]) }
+    /// The shape of a weight.
+    pub(super) fn weight_shape(&self) -> Shape {
+        let [out, channels, height, width] = self.weight();
+        match self.series {
+            true => Shape::from([out, channels, width]),
+            false => Shape::from([out, channels, height, width]),
+        }
+    }
+
+    /// The shape of images or results of these sizes, `[N, C, H, W]`.
+    pub(super) fn shape(&self, [n, channels, height, width]: [usize; 4]) -> Shape {
+        match (self.series, self.channels_last) {
+            (true, _) => Shape::from([n, channels, width]),
+            (false, true) => Shape::from([n, height, width, channels]),
+            (false, false) => Shape::from([n, channels, height, width]),
+        }
     }
 
     /// The axes over which a bias is the same.
     pub(super) fn axes_beside_channels(&self) -> &'static [isize] {
-        if self.series { &[0, 2] } else { &[0, 2, 3] }
+        match (self.series, self.channels_last) {
+            (true, _) => &[0, 2],
+            (false, true) => &[0, 1, 2],
+            (false, false) => &[0, 2, 3],
+        }
     }
 }

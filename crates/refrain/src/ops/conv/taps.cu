@@ -26,12 +26,3 @@ struct Phase {
     // How many numbers a sum has.
     DEVICE int depth(const ConvSizes& s) const { return (int)s.from_channels * h.count * w.count; }
 };
-
-// A number as it is multiplied.
-DEVICE IN factor(COMPUTE x) {
-#if FORM == TF32
-    return __uint_as_float(round_tf32(x));
-#else
-    return from<IN>(x);
-#endif
-}

@@ -1,7 +1,7 @@
 use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, shortened, values};
 use refrain::{
     Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Device, Error,
-    Precision, Result, Tensor, on_one_thread, with_precision,
+    Precision, Result, Step, Tensor, on_one_thread, with_precision,
 };
 
 fn tensor(shape: &[usize], device: &Device) -> Tensor {
@@ -335,9 +335,15 @@ fn all_of([x, weight, bias]: [&Tensor; 3], o: &Conv2dOptions, transposed: bool) 
         }
     };
     let y = forward();
-    let dy = whole(y.dims(), 5, y.device()).to_dtype(y.dtype()).unwrap();
+    // On a GPU, they keep the order of images that have their channels last.
+    let is_last = |t: &Tensor| t.permute(&[0, 2, 3, 1]).unwrap().is_contiguous();
+    assert!(x.is_contiguous() && y.is_contiguous() || is_last(x) && is_last(&y), "{:?}", y.strides());
+    let mut dy = whole(y.dims(), 5, y.device()).to_dtype(y.dtype()).unwrap();
     // The second pass adds to the gradients of the first.
     y.backward_with(&dy).unwrap();
+    if !y.is_contiguous() {
+        dy = dy.channels_last().unwrap();
+    }
     forward().backward_with(&dy).unwrap();
     let gradients = leaves.iter().map(|t| t.grad().unwrap());
     [y.detach()].into_iter().chain(gradients).map(|t| (t.dtype(), values(&t))).collect()
@@ -435,6 +441,50 @@ fn assert_rounded_sums(
 }
 
 #[test]
+fn images_with_their_channels_last_have_the_bits_of_the_exact_sums() {
+    let sizes = [
+        // Read where they lie: channels of whole pieces, also in groups, in one tile and in several, with all kinds of steps.
+        ([3, 32, 8, 9], [40, 32, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+        ([2, 72, 9, 10], [136, 72, 3, 2], options([2, 1], [1, 0], [1, 2], 1)),
+        ([3, 32, 7, 8], [48, 16, 3, 3], options([1, 1], [1, 1], [1, 1], 2)),
+        ([3, 32, 7, 9], [48, 16, 3, 3], options([2, 2], [1, 1], [1, 1], 2)),
+        ([3, 40, 5, 7], [32, 40, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
+        ([3, 40, 5, 7], [32, 40, 1, 1], options([2, 2], [0, 0], [1, 1], 1)),
+        ([27, 104, 12, 14], [104, 104, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+        // Laid out: fewer or more.
+        ([2, 3, 9, 5], [70, 3, 7, 7], options([2, 2], [3, 3], [1, 1], 1)),
+        ([3, 34, 9, 7], [36, 17, 3, 3], options([1, 2], [1, 1], [1, 1], 2)),
+        ([33, 10, 6, 5], [12, 10, 3, 3], options([2, 3], [1, 1], [1, 1], 1)),
+        ([1, 130, 5, 9], [3, 130, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+    ];
+    let settings = [
+        (DType::BF16, DType::F32, Precision::Bf16),
+        (DType::F32, DType::F32, Precision::Bf16),
+        (DType::F16, DType::F16, Precision::F32),
+    ];
+    for device in devices() {
+        let sizes = sizes.into_iter().flat_map(|s| [(s, false), (s, true)]);
+        for (turn, ((images, weight, o), transposed)) in sizes.enumerate() {
+            let (channels, bias) = match transposed {
+                false => (images[1], weight[0]),
+                true => (weight[0], weight[1] * o.groups),
+            };
+            let operands = |device: &Device| {
+                let x = whole(&[images[0], channels, images[2], images[3]], 3, device);
+                [x, whole(&weight, 1, device), whole(&[bias], 1, device)]
+                    .map(|t| t.to_dtype(DType::F32).unwrap())
+            };
+            let exact = all_of(operands(&Device::cpu()).each_ref(), &o, transposed);
+            for setting in shortened(settings, turn, 3) {
+                let [x, weight, bias] = operands(&device);
+                let x = x.channels_last().unwrap();
+                assert_rounded_sums([x, weight, bias], &o, transposed, setting, &exact);
+            }
+        }
+    }
+}
+
+#[test]
 fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
     // A GPU lays windows of f32 out as a matrix, and images of bf16 and TF32 with their channels last. Planes of 49 pixels have no whole
     // pieces.
@@ -466,6 +516,35 @@ fn convolutions_of_many_channels_have_the_bits_of_the_exact_sums() {
             for setting in shortened(settings, turn, 1) {
                 assert_rounded_sums(operands(&device), &o, false, setting, &exact);
             }
+        }
+    }
+}
+
+#[test]
+fn a_recorded_step_multiplies_with_what_a_weight_is_at_that_moment() {
+    for device in devices() {
+        for precision in [Precision::Bf16, Precision::Tf32, Precision::F32] {
+            let x = whole(&[2, 16, 5, 6], 3, &device).to_dtype(DType::F32).unwrap();
+            let o = options([1, 1], [1, 1], [1, 1], 1);
+            let weight = || whole(&[24, 16, 3, 3], 2, &device).to_dtype(DType::F32).unwrap();
+            let run = |weight: &Tensor| -> Result<Vec<Tensor>> {
+                let first = x.conv2d(weight, None, &o)?;
+                let again = x.conv2d(weight, None, &o)?;
+                weight.add_scalar_assign(1.0)?;
+                Ok(vec![first, again, x.conv2d(weight, None, &o)?])
+            };
+            let [eager, recorded] = [weight(), weight()];
+            with_precision(precision, || {
+                let mut step = Step::new(&device, |_| Ok(run(&recorded)?));
+                for i in 0..3 {
+                    let expected: Vec<_> = run(&eager).unwrap().iter().map(values).collect();
+                    let found = step.call(&[]).unwrap();
+                    let found: Vec<_> = (0..3).map(|o| values(&found.copy(o).unwrap())).collect();
+                    assert_eq!(found, expected, "{device} {precision:?} {i}");
+                    assert_ne!(expected[0], expected[2]);
+                }
+                step.finish().unwrap();
+            });
         }
     }
 }

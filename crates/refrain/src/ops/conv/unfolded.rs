@@ -2,7 +2,7 @@
 //! out as a matrix in the working memory and multiplied as any other matrix. The kernels that gather windows while they multiply have
 //! small tiles, and read each number of a window anew for every 64 channels of the result.
 
-use super::cuda::{ConvSizes, GATHER, Plan, TAPS, check, forms, pack_weights};
+use super::cuda::{ConvSizes, FACTOR, GATHER, Plan, TAPS, check, forms, pack_weights};
 use super::weight_gradient::WeightGradient;
 use super::{Convolution, Direction};
 use crate::device::cuda::{
@@ -14,7 +14,7 @@ use crate::tensor::{DType, Layout, Shape};
 use crate::types::Precision;
 
 static COLUMNS: Source =
-    Source { name: "conv_columns", parts: &[MMA, FORMS, TAPS, GATHER, include_str!("columns.cu")] };
+    Source { name: "conv_columns", parts: &[MMA, FORMS, TAPS, FACTOR, GATHER, include_str!("columns.cu")] };
 static PLANES: Source = Source { name: "conv_planes", parts: &[MMA, FORMS, include_str!("planes.cu")] };
 static WEIGHT: Source = Source { name: "conv_weight", parts: &[include_str!("unfolded_weight.cu")] };
 
@@ -35,7 +35,7 @@ const LEAST_WORK: usize = 1 << 28;
 const MOST_WEIGHTS: usize = 1 << 30;
 /// Bytes of a piece that a thread stores, and at whose multiples parts of the working memory begin.
 pub(super) const PIECE_BYTES: usize = 16;
-pub(super) const ALIGNMENT: usize = 256;
+const ALIGNMENT: usize = 256;
 const THREADS: usize = 256;
 /// Pieces of a row that a thread lays out.
 const PIECES_OF_A_THREAD: usize = 4;
@@ -272,7 +272,7 @@ impl<'a> Unfolded<'a> {
 }
 
 /// Where so many bytes begin that lie at the end of the working memory, whose beginning is that of the products.
-pub(super) fn behind_products(args: &CudaArgs<'_>, bytes: usize) -> usize {
+fn behind_products(args: &CudaArgs<'_>, bytes: usize) -> usize {
     match args.runs() {
         true => args.workspace_bytes().saturating_sub(bytes) / ALIGNMENT * ALIGNMENT,
         false => 0,
@@ -298,6 +298,7 @@ impl<'a> UnfoldedWeight<'a> {
             places: op.places,
             direction: Direction::Forward,
             bias: false,
+            is_laid_out: false,
             precision: op.precision,
             factors: op.factors,
             dtype: op.factors,

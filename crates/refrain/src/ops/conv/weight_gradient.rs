@@ -27,7 +27,7 @@ impl Op for WeightGradient {
     const NAME: &'static str = "conv_weight_gradient";
 
     fn infer(&self, _: &[&Tensor]) -> Result<Specs> {
-        let mut specs = Spec::new(self.places.shape(self.places.weight()), self.weight).one();
+        let mut specs = Spec::new(self.places.weight_shape(), self.weight).one();
         specs.extend(self.bias.map(|dtype| Spec::new([self.places.out], dtype)));
         Ok(specs)
     }

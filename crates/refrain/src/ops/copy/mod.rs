@@ -64,6 +64,10 @@ impl Op for Copy {
         Needs::Any
     }
 
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
     fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }

@@ -186,7 +186,7 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn max_pool2d(&self, options: &Pool2dOptions) -> Result<Tensor> {
-        apply(Pool::new("max_pool2d", Kind::Max, self, options, false)?, &[self])
+        apply(Pool::new("max_pool2d", Kind::Max, self, options, false)?, &[self])?.in_order_of(self)
     }
 
     /// [`Tensor::max_pool2d`] into the memory of `dst`.
@@ -199,7 +199,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::max_pool2d`].
     pub fn avg_pool2d(&self, options: &Pool2dOptions) -> Result<Tensor> {
-        apply(Pool::new("avg_pool2d", mean(options), self, options, false)?, &[self])
+        apply(Pool::new("avg_pool2d", mean(options), self, options, false)?, &[self])?.in_order_of(self)
     }
 
     /// [`Tensor::avg_pool2d`] into the memory of `dst`.

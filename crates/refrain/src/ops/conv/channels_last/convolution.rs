@@ -3,8 +3,9 @@
 use super::super::cuda::{ConvSizes, MOST, RESULTS, Tile, check, results};
 use super::super::{Convolution, Direction};
 use super::images::{Beside, Images, Laid, lay_out};
-use super::{ALIGNMENT, LINE_BYTES, MOST_BYTES, PRODUCTS, at_once, depth, product, suits, tile, tile_of};
-use crate::device::cuda::{CudaArgs, Grid, MmaKind, Pointer, Source, params};
+use super::{LINE_BYTES, MOST_BYTES, PRODUCTS, at_once, depth, product, suits, tile, tile_of};
+use crate::device::Launch;
+use crate::device::cuda::{CudaArgs, Grid, MmaKind, Pointer, Source, View, params};
 use crate::error::Result;
 use crate::tensor::DType;
 
@@ -12,7 +13,8 @@ static PIXELS: Source = Source {
     name: "conv_pixels",
     parts: &{
         let [mma, wgmma, forms, swizzle, taps, tiles, fragments, products] = PRODUCTS;
-        [mma, wgmma, forms, swizzle, taps, tiles, fragments, products, RESULTS, include_str!("convolve.cu")]
+        let (pixels, convolve) = (include_str!("pixels.cu"), include_str!("convolve.cu"));
+        [mma, wgmma, forms, swizzle, taps, tiles, fragments, products, RESULTS, pixels, convolve]
     },
 };
 
@@ -26,7 +28,7 @@ params! {
         /// Numbers of a pixel, and those of a group.
         pitch: i64,
         channels: i64,
-        rows: i64,
+        /// Numbers of a row of the weight.
         columns: i64,
         bias: Pointer,
         y: Pointer = "Y_TYPE*",
@@ -51,33 +53,46 @@ fn tile_for(channels: usize, pixels: usize, times: usize, factors: DType, mma: M
 pub(in super::super) struct Pixels<'a> {
     op: &'a Convolution,
     source: Images,
-    /// Kinds of pixels that have other taps, and the numbers of a row of the weight.
+    /// Kinds of pixels that have other taps.
     phases: usize,
-    columns: usize,
     /// The most taps of a phase.
     taps: usize,
     /// Pixels of a phase of an image.
     each: usize,
     /// Images that are laid out at once.
     at_once: usize,
+    /// Whether they are read where they lie instead.
+    in_place: bool,
 }
 
 impl<'a> Pixels<'a> {
-    pub(in super::super) fn of(op: &'a Convolution) -> Option<Pixels<'a>> {
+    /// Those that the channels of a source are laid out as.
+    fn images(op: &Convolution) -> Images {
+        let (groups, (from, [height, width])) = (op.places.groups, op.sides()[0]);
+        let (channels, plane, last) = (from / groups, height * width, op.places.channels_last);
+        Images { groups, channels, plane, factors: op.factors, last }
+    }
+
+    /// Whether a convolution is one of such images.
+    pub(in super::super) fn suits(op: &Convolution) -> bool {
         let groups = op.places.groups;
-        let [(from, source), (to, size)] = op.sides();
-        let [from, to] = [from, to].map(|channels| channels / groups);
-        if !suits(op.factors, op.precision, groups, [from, to]) {
-            return None;
-        }
-        let source = Images { groups, channels: from, plane: source[0] * source[1], factors: op.factors };
-        let (phases, taps, each) = op.phases(size);
-        let columns = (source.padded() * taps).next_multiple_of(depth(op.factors));
-        if source.bytes(1) > MOST_BYTES || columns >= MOST {
-            return None;
-        }
+        let source = Pixels::images(op);
+        suits(op.factors, op.precision, groups, op.sides().map(|(channels, _)| channels / groups))
+            && source.bytes(1) <= MOST_BYTES
+            && Pixels::numbers(op) < MOST - depth(op.factors)
+    }
+
+    /// Numbers of a row of the weight.
+    fn numbers(op: &Convolution) -> usize {
+        Pixels::images(op).padded() * op.places.window.kernel.iter().product::<usize>()
+    }
+
+    pub(in super::super) fn of(op: &'a Convolution, launch: &Launch<'_>) -> Pixels<'a> {
+        let source = Pixels::images(op);
+        let (phases, taps, each) = op.phases(op.sides()[1].1);
         let at_once = at_once(op.places.images[0], source.bytes(1));
-        Some(Pixels { op, source, phases, columns, taps, each, at_once })
+        let in_place = source.are_in_place(&View::read(launch, 0));
+        Pixels { op, source, phases, taps, each, at_once, in_place }
     }
 
     /// The channels of a group of the result.
@@ -85,18 +100,8 @@ impl<'a> Pixels<'a> {
         self.op.sides()[1].0 / self.op.places.groups
     }
 
-    /// Rows of the weight of a group and phase: of whole tiles, whatever their size.
-    fn rows(&self) -> usize {
-        self.channels().next_multiple_of(128)
-    }
-
-    fn weight_bytes(&self) -> usize {
-        let numbers = self.phases * self.op.places.groups * self.rows() * self.columns;
-        (numbers * self.op.factors.size()).next_multiple_of(ALIGNMENT)
-    }
-
     pub(in super::super) fn workspace(&self) -> usize {
-        self.weight_bytes() + self.source.bytes(self.at_once)
+        if self.in_place { 0 } else { self.source.bytes(self.at_once) }
     }
 
     pub(in super::super) fn run(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -109,23 +114,23 @@ impl<'a> Pixels<'a> {
         let result = to * plane * args.write_dtype(0).size();
         for first in (0..n).step_by(self.at_once) {
             let images = self.at_once.min(n - first);
-            self.lay_out(args, images, args.read(0).plus(first * image), first == 0)?;
-            self.multiply(args, images, args.write(0).plus(first * result))?;
+            let x = args.read(0).plus(first * image);
+            let laid_out = self.lay_out(args, images, x)?;
+            self.multiply(args, images, laid_out, args.write(0).plus(first * result))?;
         }
         Ok(())
     }
 
-    fn lay_out(&self, args: &mut CudaArgs<'_>, images: usize, x: Pointer, with_weight: bool) -> Result<()> {
-        let op = self.op;
-        let y = args.workspace().plus(self.weight_bytes());
+    /// Lays images out, and says where they are then.
+    fn lay_out(&self, args: &mut CudaArgs<'_>, images: usize, x: Pointer) -> Result<Pointer> {
+        if self.in_place {
+            return Ok(x);
+        }
+        let y = args.workspace();
         let laid = Laid { x, y, dtype: args.read_dtype(0) };
-        let weight = Laid { x: args.read(1), y: args.workspace(), dtype: args.read_dtype(1) };
-        let beside = match with_weight {
-            true => Beside::Weight { laid: weight, rows: self.rows(), columns: self.columns },
-            false => Beside::Nothing,
-        };
-        let how = (op.factors, op.precision);
-        lay_out(args, how, (&op.places, op.direction), (images, self.source, laid), beside)
+        let how = (self.op.factors, self.op.precision);
+        lay_out(args, how, (images, self.source, Some(laid)), Beside::Nothing)?;
+        Ok(y)
     }
 
     /// Phases that a block computes: their pixels lie side by side, and are stored together.
@@ -136,7 +141,7 @@ impl<'a> Pixels<'a> {
         }
     }
 
-    fn multiply(&self, args: &mut CudaArgs<'_>, images: usize, y: Pointer) -> Result<()> {
+    fn multiply(&self, args: &mut CudaArgs<'_>, images: usize, x: Pointer, y: Pointer) -> Result<()> {
         let op = self.op;
         let (pixels, across) = (self.each * images, self.across());
         let times = op.places.groups * self.phases / across;
@@ -148,17 +153,17 @@ impl<'a> Pixels<'a> {
         let spec =
             product(&PIXELS, "conv_pixels", (tile, stages), how, ([true; 2], op.direction), args.mma())
                 .int("PHASES", across as i64)
+                .flag("LAST", op.places.channels_last)
                 .flag("FEW_TAPS", self.taps <= 32)
                 .flag("ONE_TAP", self.source.padded().is_multiple_of(depth(op.factors)))
                 .int("MEMORY_BYTES", shared as i64);
         let spec = results(op, spec, y, [self.phases, across], args);
         let told = ConvPixels {
-            x: args.workspace().plus(self.weight_bytes()),
-            weights: args.workspace(),
+            x,
+            weights: args.read(op.operands() - 1),
             pitch: self.source.pitch() as i64,
             channels: self.source.padded() as i64,
-            rows: self.rows() as i64,
-            columns: self.columns as i64,
+            columns: Pixels::numbers(op) as i64,
             bias: if op.bias { args.read(2) } else { Pointer::NOTHING },
             y,
             tiles_m: tiles[0] as i64,

@@ -1,6 +1,6 @@
 // A convolution or a transposed one of images with their channels last: A is the weight, of a row for each channel of the result, and B has
 // a column for each of its pixels: the channels of the source's pixels that its taps reach. A block computes TILE_M channels of TILE_N
-// pixels of PHASES phases that lie side by side, one phase after the other. Constants: those of tiles.cu and results.cu; PHASES;
+// pixels of PHASES phases that lie side by side, one phase after the other. Constants: those of tiles.cu, results.cu and pixels.cu; PHASES;
 // MEMORY_BYTES; FEW_TAPS (whether a word has a bit for each tap of a phase); ONE_TAP (whether all numbers of a line of a tile have the
 // same one).
 
@@ -60,7 +60,8 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
         }
         pixels[i] = pixel;
         const i64 to_row = phase.h.first + u * phase.h.apart, to_column = phase.w.first + v * phase.w.apart;
-        const i64 place = (((i64)image * s.groups + group) * s.to_channels * s.to[0] + to_row) * s.to[1] + to_column;
+        const i64 place = LAST ? (((i64)image * s.to[0] + to_row) * s.to[1] + to_column) * s.groups * s.to_channels + group * s.to_channels
+                               : (((i64)image * s.groups + group) * s.to_channels * s.to[0] + to_row) * s.to[1] + to_column;
         places[i] = !there ? -1 : PHASES == 2 ? 2 * place + (to_column + 1 < s.to[1]) : place;
     }
     __syncthreads();
@@ -80,15 +81,19 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
             origin[l] = ((u32)pixel.origin * (u32)p.pitch + group * channels + (ONE_TAP ? at : 0)) * (u32)sizeof(IN);
             inside[l] = (u32)pixel.of[q];
         }
-        const IN* weights = p.weights + (((u64)(of + q) * s.groups + group) * p.rows + tile_m * TILE_M + line) * p.columns + at;
+        const int row = tile_m * TILE_M + line, rows_left = (int)s.to_channels - row;
+        const IN* weights = p.weights + (group * s.to_channels + row) * p.columns + (ONE_TAP ? at : 0);
         Walk walk(ONE_TAP ? 0 : at, channels, across[q].count);
-        auto fetch = [&](int tile, IN* a, IN* b) {
+        auto fetch = [&](int, IN* a, IN* b) {
             const u32 by = ((u32)(down(walk.i) * width + right(q, walk.j)) * (u32)p.pitch + walk.channel) * (u32)sizeof(IN);
             const bool is_tap = ONE_TAP || walk.i < phase.h.count;
+            const int element = (phase.h.first_tap + walk.i * phase.h.tap_apart) * (int)s.kernel[1]
+                                + across[q].first_tap + walk.j * across[q].tap_apart;
+            const IN* of_tap = weights + element * channels + walk.channel;
             #pragma unroll
             for (int l = 0; l < EACH_A; l++) {
-                const IN* from = weights + (i64)l * SWEEP * p.columns + tile * TILE_K;
-                copy_async<16>(a + TileA::place(line, at) + l * SWEEP * TileA::PITCH, from, is_tap ? 16 : 0);
+                const bool there = is_tap && l * SWEEP < rows_left;
+                copy_async<16>(a + TileA::place(line, at) + l * SWEEP * TileA::PITCH, of_tap + (i64)l * SWEEP * p.columns, there ? 16 : 0);
             }
             // Of what is outside nothing is read.
             #pragma unroll
@@ -107,5 +112,9 @@ KERNEL(conv_pixels, ConvPixels, p, __launch_bounds__(BLOCK_THREADS)) {
         multiply_tiles(acc[q], memory, (phase.h.count * across[q].count * channels + TILE_K - 1) / TILE_K, fetch, [](const IN*) {});
     }
 
+#if LAST
+    write_pixels<PHASES>(p, acc, places, group, tile_m * TILE_M, memory);
+#else
     write_results<PHASES>(p, acc, places, group, tile_m * TILE_M + first_row(), first_column());
+#endif
 }

@@ -1,24 +1,18 @@
-//! Images, results and weights as they are laid out in the working memory.
+//! Images and results as they are laid out in the working memory.
 
-use super::super::Direction;
-use super::super::cuda::{ConvSizes, TAPS, spec};
-use super::super::places::Places;
-use super::{ALIGNMENT, depth, piece, tile_of};
-use crate::device::cuda::{CudaArgs, Grid, MMA, Pointer, Source, params};
+use super::super::cuda::{FACTOR, spec};
+use super::{ALIGNMENT, PIECE_BYTES, depth, piece, tile_of};
+use crate::device::cuda::{CudaArgs, Grid, MMA, Pointer, Source, View, params};
 use crate::error::Result;
 use crate::kernels::products::cuda::FORMS;
 use crate::tensor::DType;
 use crate::types::Precision;
 
 static LAY_OUT: Source =
-    Source { name: "conv_lay_out", parts: &[MMA, FORMS, TAPS, include_str!("lay_out.cu")] };
+    Source { name: "conv_lay_out", parts: &[MMA, FORMS, FACTOR, include_str!("lay_out.cu")] };
 
 /// The most pieces of a pixel that a block lays out.
 const MOST_WIDE: usize = 8;
-/// What a block lays out of a weight.
-const TURNED_ROWS: usize = 8;
-const TURNED_CHANNELS: usize = 64;
-const TURNED_TAPS: usize = 16;
 /// Pixels of a channel that a block lays out.
 const RUN: usize = 4096;
 const THREADS: usize = 256;
@@ -55,23 +49,18 @@ params! {
     pub(super) struct ConvLayOut {
         images: [ConvImages; 2],
         rows: ConvRows,
-        weight: Pointer,
-        y: Pointer,
-        /// Rows of a group's and phase's matrix, numbers of a row, and pieces of a tap.
-        weight_rows: i64,
-        columns: i64,
-        pieces: i64,
-        sizes: ConvSizes,
     }
 }
 
-/// Images `[n, groups, channels, plane]` and how they are laid out: their channels last.
+/// Images `[n, groups, channels, plane]`, or `[n, plane, groups, channels]` if their channels come last already; and how they are laid out:
+/// their channels last.
 #[derive(Clone, Copy)]
 pub(super) struct Images {
     pub(super) groups: usize,
     pub(super) channels: usize,
     pub(super) plane: usize,
     pub(super) factors: DType,
+    pub(super) last: bool,
 }
 
 impl Images {
@@ -82,6 +71,14 @@ impl Images {
 
     pub(super) fn pitch(&self) -> usize {
         self.groups * self.padded()
+    }
+
+    /// Whether they can be read where they lie.
+    pub(super) fn are_in_place(&self, x: &View<'_>) -> bool {
+        self.last
+            && x.dtype == self.factors
+            && self.channels == self.padded()
+            && x.alignment().is_multiple_of(PIECE_BYTES)
     }
 
     /// Pieces of a group's pixel.
@@ -96,6 +93,11 @@ impl Images {
 
     pub(super) fn bytes(&self, images: usize) -> usize {
         (images * self.plane * self.pitch() * self.factors.size()).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Numbers that lie side by side.
+    fn line(&self) -> usize {
+        if self.last { self.channels } else { self.plane }
     }
 
     /// The images at `x`, which are laid out at `y`.
@@ -165,22 +167,16 @@ pub(super) struct Laid {
 }
 
 impl Laid {
-    /// Whether as many pixels as a piece has channels can be loaded at once.
-    fn is_aligned(&self, args: &CudaArgs<'_>, plane: usize, factors: DType) -> bool {
+    /// Whether as many numbers as a piece has can be loaded at once, of `line` that lie side by side.
+    fn is_aligned(&self, args: &CudaArgs<'_>, line: usize, factors: DType) -> bool {
         let piece = piece(factors);
-        plane.is_multiple_of(piece) && args.alignment(self.x).is_multiple_of(piece * self.dtype.size())
+        line.is_multiple_of(piece) && args.alignment(self.x).is_multiple_of(piece * self.dtype.size())
     }
 }
 
 /// What is laid out beside images.
 pub(super) enum Beside {
     Nothing,
-    /// A weight, to a matrix of so many rows and columns for each group and phase.
-    Weight {
-        laid: Laid,
-        rows: usize,
-        columns: usize,
-    },
     Pixels(Images, Laid),
     /// In so many runs, with the sums of these.
     Rows {
@@ -214,41 +210,26 @@ const NO_ROWS: ConvRows = ConvRows {
     channels: 1,
 };
 
-/// Lays out so many images, and what is beside them, by one launch. `direction` is that of a weight's taps.
+/// Lays out so many images, if they do not lie so already, and what is beside them, by one launch.
 pub(super) fn lay_out(
     args: &mut CudaArgs<'_>,
-    (factors, precision): (DType, Precision),
-    (places, direction): (&Places, Direction),
-    (images, of, laid): (usize, Images, Laid),
+    how: (DType, Precision),
+    (images, of, laid): (usize, Images, Option<Laid>),
     beside: Beside,
 ) -> Result<()> {
+    let factors = how.0;
     let mut told = ConvLayOut {
-        images: [of.told(images, laid), NO_IMAGES],
+        images: [laid.map_or(NO_IMAGES, |laid| of.told(images, laid)), NO_IMAGES],
         rows: NO_ROWS,
-        weight: Pointer::NOTHING,
-        y: Pointer::NOTHING,
-        weight_rows: 1,
-        columns: 0,
-        pieces: of.pieces() as i64,
-        sizes: ConvSizes::of(places, direction),
     };
-    let is_aligned = laid.is_aligned(args, of.plane, factors);
-    let (mut dy, mut dy_wide, mut dy_aligned) = (laid.dtype, of.wide(), is_aligned);
-    let (mut w, mut of_weight) = (laid.dtype, 0);
+    let x = laid.map_or(factors, |laid| laid.dtype);
+    let is_aligned = laid.is_none_or(|laid| laid.is_aligned(args, of.line(), factors));
+    let (mut dy, mut dy_wide, mut dy_aligned) = (x, of.wide(), is_aligned);
     match beside {
         Beside::Nothing => {}
-        Beside::Weight { laid: Laid { x, y, dtype }, rows, columns } => {
-            w = dtype;
-            (told.weight, told.y) = (x, y);
-            (told.weight_rows, told.columns) = (rows as i64, columns as i64);
-            of_weight = of.groups
-                * of.channels.div_ceil(TURNED_CHANNELS)
-                * (told.sizes.to_channels as usize).div_ceil(TURNED_ROWS)
-                * places.window.kernel.iter().product::<usize>().div_ceil(TURNED_TAPS);
-        }
         Beside::Pixels(results, laid) => {
             (dy, dy_wide) = (laid.dtype, results.wide());
-            dy_aligned = laid.is_aligned(args, results.plane, factors);
+            dy_aligned = laid.is_aligned(args, results.line(), factors);
             told.images[1] = results.told(images, laid);
         }
         Beside::Rows { of, laid, runs, sums } => {
@@ -257,19 +238,18 @@ pub(super) fn lay_out(
         }
     }
     let blocks = told.images.iter().map(|images| images.blocks).sum::<i64>() + told.rows.blocks;
-    let blocks = blocks as usize + of_weight;
     if blocks == 0 {
         return Ok(());
     }
     // Its own tile has no meaning here.
     let tile = tile_of(factors, [2, 2], [2, 4]);
-    let spec = spec(&LAY_OUT, "conv_lay_out", tile, (factors, precision), Some(direction))
-        .dtype("X_TYPE", laid.dtype)
+    let spec = spec(&LAY_OUT, "conv_lay_out", tile, how, None)
+        .dtype("X_TYPE", x)
+        .flag("LAST", of.last)
         .dtype("DY_TYPE", dy)
-        .dtype("W_TYPE", w)
         .int("X_WIDE", of.wide() as i64)
         .int("DY_WIDE", dy_wide as i64)
         .flag("X_ALIGNED", is_aligned)
         .flag("DY_ALIGNED", dy_aligned);
-    args.kernel(spec, Grid::line(blocks, THREADS as u32), &told)
+    args.kernel(spec, Grid::line(blocks as usize, THREADS as u32), &told)
 }

@@ -1,5 +1,6 @@
-//! Convolutions of 16-bit and TF32 numbers on CUDA: the images are laid out with their channels last in the working memory, so that
-//! tensor cores find the channels of a pixel side by side, and are gathered from there tap by tap while they are multiplied.
+//! Convolutions of 16-bit and TF32 numbers on CUDA: tensor cores find the channels of a pixel side by side, and gather them tap by tap while
+//! they multiply. For that, images are laid out with their channels last in the working memory. Images of 16-bit numbers may have their
+//! channels last already; then they are read where they lie, and the result has its channels last, too.
 
 mod convolution;
 mod images;
@@ -8,12 +9,14 @@ mod weight_gradient;
 pub(super) use convolution::Pixels;
 pub(super) use weight_gradient::WeightPixels;
 
-use super::Direction;
-use super::cuda::{TAPS, Tile, spec_along};
+use super::cuda::{MOST, TAPS, Tile, spec_along};
+use super::unfolded::PIECE_BYTES;
+use super::{Convolution, Direction, direct};
 use crate::device::cuda::{KernelSpec, MMA, MmaKind, Source, WGMMA};
 use crate::kernels::products::cuda::{FORMS, FRAGMENTS, SWIZZLE};
 use crate::tensor::DType;
 use crate::types::Precision;
+use images::Images;
 
 /// What both products begin with.
 const PRODUCTS: [&str; 8] =
@@ -31,9 +34,6 @@ const LINE_BYTES: usize = 128;
 /// Blocks that keep a GPU busy.
 const ENOUGH_BLOCKS: usize = 132;
 const ALIGNMENT: usize = 256;
-
-/// What is copied at once.
-const PIECE_BYTES: usize = 16;
 
 /// Numbers of a piece, to which the channels of a group are filled up with zeros.
 fn piece(factors: DType) -> usize {
@@ -53,6 +53,26 @@ fn suits(factors: DType, precision: Precision, groups: usize, channels: [usize; 
         factors => matches!(factors, DType::BF16 | DType::F16),
     };
     is_narrow && channels.iter().all(|&n| n >= least)
+}
+
+/// Whether a convolution and its gradients take images, and results, with their channels last.
+pub(super) fn takes(op: &Convolution) -> bool {
+    let (places, groups) = (&op.places, op.places.groups);
+    let sides = op.sides();
+    let is_narrow = matches!(op.factors, DType::BF16 | DType::F16);
+    if !is_narrow || places.series || !suits(op.factors, op.precision, groups, sides.map(|(n, _)| n / groups))
+    {
+        return false;
+    }
+    let of = |(channels, [height, width]): (usize, [usize; 2])| {
+        let (channels, plane) = (channels / groups, height * width);
+        Images { groups, channels, plane, factors: op.factors, last: true }
+    };
+    let window: usize = places.window.kernel.iter().product();
+    let images = sides.map(of);
+    !direct::cuda::suits(places, Direction::Forward)
+        && images.iter().all(|images| images.padded() * window < MOST - depth(op.factors))
+        && images.iter().map(|images| images.bytes(1)).sum::<usize>() <= MOST_BYTES
 }
 
 /// How many images are laid out at once.

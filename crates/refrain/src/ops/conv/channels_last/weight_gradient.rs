@@ -46,10 +46,11 @@ params! {
     }
 }
 
-/// How the results are read: laid out with their channels last, or in rows of the pixels of all images, or where they lie.
+/// How the results are read: with their channels last, laid out or as they lie; laid out in rows of the pixels of all images; or with their
+/// channels first, as they lie.
 #[derive(Clone, Copy)]
 enum Results {
-    Pixels(Images),
+    Pixels { of: Images, in_place: bool },
     Rows(Rows),
     InPlace { channels: usize, plane: usize },
 }
@@ -64,28 +65,30 @@ impl Results {
         let are_pieces = plane.is_multiple_of(piece(factors)) && dy.alignment().is_multiple_of(PIECE_BYTES);
         match factors {
             DType::F32 => Results::Rows(Rows { channels, plane, factors }),
-            _ if dy.dtype == factors && are_pieces => Results::InPlace { channels, plane },
-            _ => Results::Pixels(Images {
-                groups: places.groups,
-                channels: channels / places.groups,
-                plane,
-                factors,
-            }),
+            _ if dy.dtype == factors && are_pieces && !places.channels_last => {
+                Results::InPlace { channels, plane }
+            }
+            _ => {
+                let channels = channels / places.groups;
+                let of =
+                    Images { groups: places.groups, channels, plane, factors, last: places.channels_last };
+                Results::Pixels { of, in_place: of.are_in_place(&dy) }
+            }
         }
     }
 
     /// Those that are laid out.
     fn bytes(&self, images: usize) -> usize {
         match self {
-            Results::Pixels(of) => of.bytes(images),
+            Results::Pixels { of, in_place: false } => of.bytes(images),
             Results::Rows(of) => of.bytes(images),
-            Results::InPlace { .. } => 0,
+            Results::Pixels { in_place: true, .. } | Results::InPlace { .. } => 0,
         }
     }
 
     fn plane(&self) -> usize {
         match self {
-            Results::Pixels(Images { plane, .. })
+            Results::Pixels { of: Images { plane, .. }, .. }
             | Results::Rows(Rows { plane, .. })
             | Results::InPlace { plane, .. } => *plane,
         }
@@ -108,6 +111,8 @@ fn tile_for(numbers: usize, channels: usize, times: usize, factors: DType, mma: 
 pub(in super::super) struct WeightPixels<'a> {
     op: &'a WeightGradient,
     images: Images,
+    /// Whether these are read where they lie.
+    in_place: bool,
     results: Results,
     /// Images that are laid out at once.
     at_once: usize,
@@ -133,7 +138,8 @@ impl<'a> WeightPixels<'a> {
         if is_read_once || !suits(factors, op.precision, groups, [channels, out]) {
             return None;
         }
-        let images = Images { groups, channels, plane: height * width, factors };
+        let images = Images { groups, channels, plane: height * width, factors, last: places.channels_last };
+        let in_place = images.are_in_place(&View::read(launch, 1));
         let results = Results::of(op, launch);
         let bytes = images.bytes(1) + results.bytes(1);
         let at_once = at_once(n, bytes);
@@ -149,7 +155,8 @@ impl<'a> WeightPixels<'a> {
         let wanted = (BLOCKS / (tiles[0] * tiles[1] * groups).max(1)).clamp(1, most_splits);
         let depth = pixels.div_ceil(wanted).max(1).next_multiple_of(tile.depth);
         let splits = pixels.div_ceil(depth).max(1);
-        Some(WeightPixels { op, images, results, at_once, splits, depth, tile: (tile, stages), mma, tiles })
+        let tile = (tile, stages);
+        Some(WeightPixels { op, images, in_place, results, at_once, splits, depth, tile, mma, tiles })
     }
 
     /// How often images are laid out.
@@ -164,7 +171,7 @@ impl<'a> WeightPixels<'a> {
     /// Sums of the bias's gradient that are made at once: by those who lay the results out in rows, or with the products.
     fn sums_at_once(&self) -> usize {
         match self.results {
-            Results::Pixels(_) | Results::InPlace { .. } => self.splits,
+            Results::Pixels { .. } | Results::InPlace { .. } => self.splits,
             Results::Rows(of) => of.runs(self.at_once),
         }
     }
@@ -179,7 +186,7 @@ impl<'a> WeightPixels<'a> {
 
     /// Where the images, the results, the parts and those of the bias begin, and where they end.
     fn places(&self) -> [usize; 5] {
-        let results = self.images.bytes(self.at_once);
+        let results = if self.in_place { 0 } else { self.images.bytes(self.at_once) };
         let parts = results + self.results.bytes(self.at_once);
         let of_bias = parts + self.parts() * self.weights() * DType::F32.size();
         let end = of_bias + self.turns() * self.sums_at_once() * self.biases() * DType::F32.size();
@@ -204,7 +211,7 @@ impl<'a> WeightPixels<'a> {
             let images = self.at_once.min(n - first);
             let (x, dy) = (args.read(1).plus(first * image), args.read(0).plus(first * result));
             self.lay_out(args, images, [x, dy], turn)?;
-            self.multiply(args, images, dy, turn)?;
+            self.multiply(args, images, [x, dy], turn)?;
         }
         let [.., parts_at, of_bias, _] = self.places().map(|at| args.workspace().plus(at));
         let of_bias = (of_bias, self.turns() * self.sums_at_once());
@@ -220,11 +227,11 @@ impl<'a> WeightPixels<'a> {
     ) -> Result<()> {
         let op = self.op;
         let [images_at, results_at, _, of_bias, _] = self.places().map(|at| args.workspace().plus(at));
-        let laid = Laid { x, y: images_at, dtype: args.read_dtype(1) };
+        let laid = (!self.in_place).then(|| Laid { x, y: images_at, dtype: args.read_dtype(1) });
         let of_results = Laid { x: dy, y: results_at, dtype: args.read_dtype(0) };
         let beside = match self.results {
-            Results::InPlace { .. } => Beside::Nothing,
-            Results::Pixels(of) => Beside::Pixels(of, of_results),
+            Results::InPlace { .. } | Results::Pixels { in_place: true, .. } => Beside::Nothing,
+            Results::Pixels { of, in_place: false } => Beside::Pixels(of, of_results),
             Results::Rows(of) => {
                 let runs = self.sums_at_once();
                 let sums = of_bias.plus(turn * runs * self.biases() * DType::F32.size());
@@ -233,10 +240,16 @@ impl<'a> WeightPixels<'a> {
             }
         };
         let how = (op.factors, op.precision);
-        lay_out(args, how, (&op.places, Direction::Forward), (images, self.images, laid), beside)
+        lay_out(args, how, (images, self.images, laid), beside)
     }
 
-    fn multiply(&self, args: &mut CudaArgs<'_>, images: usize, dy: Pointer, turn: usize) -> Result<()> {
+    fn multiply(
+        &self,
+        args: &mut CudaArgs<'_>,
+        images: usize,
+        [x, dy]: [Pointer; 2],
+        turn: usize,
+    ) -> Result<()> {
         let op = self.op;
         let (tile, stages) = self.tile;
         let [m, n] = tile.size();
@@ -244,11 +257,13 @@ impl<'a> WeightPixels<'a> {
         let how = (op.factors, op.precision);
         let [images_at, results_at, parts_at, of_bias, _] = self.places().map(|at| args.workspace().plus(at));
         let (dy, dy_pitch, dy_channels) = match self.results {
-            Results::Pixels(of) => (results_at, of.pitch(), of.padded()),
+            Results::Pixels { of, in_place } => {
+                (if in_place { dy } else { results_at }, of.pitch(), of.padded())
+            }
             Results::Rows(of) => (results_at, of.pitch(images), of.channels / op.places.groups),
             Results::InPlace { channels, plane } => (dy, plane, channels / op.places.groups),
         };
-        let along_k = ([false, !matches!(self.results, Results::Pixels(_))], Direction::Forward);
+        let along_k = ([false, !matches!(self.results, Results::Pixels { .. })], Direction::Forward);
         let sums = op.bias.is_some() && !matches!(self.results, Results::Rows(_));
         let spec = product(&GRADIENT, "conv_weight_pixels", self.tile, how, along_k, self.mma)
             .flag("IN_ORDER", true)
@@ -261,7 +276,7 @@ impl<'a> WeightPixels<'a> {
             *stride = if to == 1 { 1 } else { *stride };
         }
         let told = ConvWeightPixels {
-            x: images_at,
+            x: if self.in_place { x } else { images_at },
             dy,
             partial: parts_at,
             sums: of_bias,

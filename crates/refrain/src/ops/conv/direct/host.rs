@@ -36,7 +36,10 @@ pub(in crate::ops::conv) struct Direct(Phases);
 impl Direct {
     /// `None` if other kernels are faster.
     pub(in crate::ops::conv) fn of(places: &Places, direction: Direction) -> Option<Direct> {
-        if !suits(places) || places.images[0].saturating_mul(places.groups) < FEWEST_PLANES {
+        if !suits(places)
+            || places.channels_last
+            || places.images[0].saturating_mul(places.groups) < FEWEST_PLANES
+        {
             return None;
         }
         let phases = Phases::of(places, direction)?;
