@@ -44,7 +44,7 @@ fn options(stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], groups
     Conv2dOptions { stride, padding, dilation, groups }
 }
 
-fn cases() -> Vec<([usize; 4], [usize; 4], Conv2dOptions)> {
+fn cases() -> Vec<Sizes> {
     vec![
         ([2, 3, 5, 6], [4, 3, 3, 3], options([1, 1], [0, 0], [1, 1], 1)),
         ([2, 3, 5, 6], [4, 3, 3, 2], options([2, 1], [1, 1], [1, 1], 1)),
@@ -398,22 +398,7 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
             (DType::BF16, DType::F32, Precision::F32),
             (DType::F16, DType::F16, Precision::F32),
         ];
-        let sizes = sizes.into_iter().flat_map(|s| [(s, false), (s, true)]);
-        for (turn, ((images, weight, o), transposed)) in sizes.enumerate() {
-            // The source of a transposed convolution has the channels of the other one's result.
-            let (channels, bias) = match transposed {
-                false => (images[1], weight[0]),
-                true => (weight[0], weight[1] * o.groups),
-            };
-            let operands = |device: &Device| {
-                let x = whole(&[images[0], channels, images[2], images[3]], 3, device);
-                [x, whole(&weight, 1, device), whole(&[bias], 1, device)]
-            };
-            let exact = all_of(operands(&Device::cpu()).each_ref(), &o, transposed);
-            for setting in shortened(settings, turn, 3) {
-                assert_rounded_sums(operands(&device), &o, transposed, setting, &exact);
-            }
-        }
+        assert_both_ways(&device, &sizes, &settings, |images| images);
     }
 }
 
@@ -440,6 +425,31 @@ fn assert_rounded_sums(
     }
 }
 
+/// Sizes of images and of a weight, and how they meet.
+type Sizes = ([usize; 4], [usize; 4], Conv2dOptions);
+
+/// [`assert_rounded_sums`] of convolutions and of transposed ones of such sizes, of images that lie as `in_order` lays them.
+#[track_caller]
+fn assert_both_ways(device: &Device, sizes: &[Sizes], settings: &[Setting], in_order: fn(Tensor) -> Tensor) {
+    let sizes = sizes.iter().flat_map(|&s| [(s, false), (s, true)]);
+    for (turn, ((images, weight, o), transposed)) in sizes.enumerate() {
+        // The source of a transposed convolution has the channels of the other one's result.
+        let (channels, bias) = match transposed {
+            false => (images[1], weight[0]),
+            true => (weight[0], weight[1] * o.groups),
+        };
+        let operands = |device: &Device| {
+            let x = whole(&[images[0], channels, images[2], images[3]], 3, device);
+            [x, whole(&weight, 1, device), whole(&[bias], 1, device)]
+        };
+        let exact = all_of(operands(&Device::cpu()).each_ref(), &o, transposed);
+        for setting in shortened(settings.iter().copied(), turn, 3) {
+            let [x, weight, bias] = operands(device);
+            assert_rounded_sums([in_order(x), weight, bias], &o, transposed, setting, &exact);
+        }
+    }
+}
+
 #[test]
 fn images_with_their_channels_last_have_the_bits_of_the_exact_sums() {
     let sizes = [
@@ -463,24 +473,7 @@ fn images_with_their_channels_last_have_the_bits_of_the_exact_sums() {
         (DType::F16, DType::F16, Precision::F32),
     ];
     for device in devices() {
-        let sizes = sizes.into_iter().flat_map(|s| [(s, false), (s, true)]);
-        for (turn, ((images, weight, o), transposed)) in sizes.enumerate() {
-            let (channels, bias) = match transposed {
-                false => (images[1], weight[0]),
-                true => (weight[0], weight[1] * o.groups),
-            };
-            let operands = |device: &Device| {
-                let x = whole(&[images[0], channels, images[2], images[3]], 3, device);
-                [x, whole(&weight, 1, device), whole(&[bias], 1, device)]
-                    .map(|t| t.to_dtype(DType::F32).unwrap())
-            };
-            let exact = all_of(operands(&Device::cpu()).each_ref(), &o, transposed);
-            for setting in shortened(settings, turn, 3) {
-                let [x, weight, bias] = operands(&device);
-                let x = x.channels_last().unwrap();
-                assert_rounded_sums([x, weight, bias], &o, transposed, setting, &exact);
-            }
-        }
+        assert_both_ways(&device, &sizes, &settings, |images| images.channels_last().unwrap());
     }
 }
 
