@@ -32,10 +32,10 @@ impl Tensor {
             let message = format!("the images have shape {}; it must be [N, C, H, W]", self.shape());
             return Err(Error::invalid("channels_last", message));
         }
-        let pixels = self.pixels_first()?;
-        match runs_on_host(self.device()) || pixels.is_contiguous() {
+        let lies_so = self.layout().permute(&PIXELS_FIRST).is_contiguous();
+        match runs_on_host(self.device()) || lies_so {
             true => Ok(self.clone()),
-            false => Ok(pixels.copy()?.channels_first()),
+            false => Ok(self.pixels_first()?.copy()?.channels_first()),
         }
     }
 

@@ -2,14 +2,6 @@
 // (pixels that a thread moves; they are of one image), COMPUTE, FROM, TO (the dtypes of either side), BIAS_TYPE, IN and FORM (a number
 // as it is multiplied).
 
-DEVICE IN factor(COMPUTE x) {
-#if FORM == TF32
-    return __uint_as_float(round_tf32(x));
-#else
-    return from<IN>(x);
-#endif
-}
-
 // To the matrix, whose rows are filled with zeros.
 KERNEL(conv_from_planes, ConvPlanes, p) {
     const u32 pieces = (u32)(p.step / VEC), pixels = (u32)(p.images * p.plane);

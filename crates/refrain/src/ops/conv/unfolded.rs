@@ -15,7 +15,8 @@ use crate::types::Precision;
 
 static COLUMNS: Source =
     Source { name: "conv_columns", parts: &[MMA, FORMS, TAPS, FACTOR, GATHER, include_str!("columns.cu")] };
-static PLANES: Source = Source { name: "conv_planes", parts: &[MMA, FORMS, include_str!("planes.cu")] };
+static PLANES: Source =
+    Source { name: "conv_planes", parts: &[MMA, FORMS, FACTOR, include_str!("planes.cu")] };
 static WEIGHT: Source = Source { name: "conv_weight", parts: &[include_str!("unfolded_weight.cu")] };
 
 /// The dtype of what is multiplied, and of the sums.

@@ -66,11 +66,8 @@ pub(in super::super) struct Pixels<'a> {
 }
 
 impl<'a> Pixels<'a> {
-    /// Those that the channels of a source are laid out as.
     fn images(op: &Convolution) -> Images {
-        let (groups, (from, [height, width])) = (op.places.groups, op.sides()[0]);
-        let (channels, plane, last) = (from / groups, height * width, op.places.channels_last);
-        Images { groups, channels, plane, factors: op.factors, last }
+        Images::of(&op.places, op.sides()[0], op.factors)
     }
 
     /// Whether a convolution is one of such images.

@@ -1,6 +1,7 @@
 //! Images and results as they are laid out in the working memory.
 
 use super::super::cuda::{FACTOR, spec};
+use super::super::places::Places;
 use super::{ALIGNMENT, PIECE_BYTES, depth, piece, tile_of};
 use crate::device::cuda::{CudaArgs, Grid, MMA, Pointer, Source, View, params};
 use crate::error::Result;
@@ -64,6 +65,16 @@ pub(super) struct Images {
 }
 
 impl Images {
+    /// Those of a side of a convolution, with so many channels and pixels.
+    pub(super) fn of(
+        places: &Places,
+        (channels, [height, width]): (usize, [usize; 2]),
+        factors: DType,
+    ) -> Images {
+        let &Places { groups, channels_last: last, .. } = places;
+        Images { groups, channels: channels / groups, plane: height * width, factors, last }
+    }
+
     /// The numbers of a group's pixel.
     pub(super) fn padded(&self) -> usize {
         self.channels.next_multiple_of(piece(self.factors))

@@ -9,7 +9,7 @@ mod weight_gradient;
 pub(super) use convolution::Pixels;
 pub(super) use weight_gradient::WeightPixels;
 
-use super::cuda::{MOST, TAPS, Tile, spec_along};
+use super::cuda::{TAPS, Tile, spec_along};
 use super::unfolded::PIECE_BYTES;
 use super::{Convolution, Direction, direct};
 use crate::device::cuda::{KernelSpec, MMA, MmaKind, Source, WGMMA};
@@ -57,22 +57,14 @@ fn suits(factors: DType, precision: Precision, groups: usize, channels: [usize; 
 
 /// Whether a convolution and its gradients take images, and results, with their channels last.
 pub(super) fn takes(op: &Convolution) -> bool {
-    let (places, groups) = (&op.places, op.places.groups);
-    let sides = op.sides();
     let is_narrow = matches!(op.factors, DType::BF16 | DType::F16);
-    if !is_narrow || places.series || !suits(op.factors, op.precision, groups, sides.map(|(n, _)| n / groups))
-    {
-        return false;
-    }
-    let of = |(channels, [height, width]): (usize, [usize; 2])| {
-        let (channels, plane) = (channels / groups, height * width);
-        Images { groups, channels, plane, factors: op.factors, last: true }
-    };
-    let window: usize = places.window.kernel.iter().product();
-    let images = sides.map(of);
-    !direct::cuda::suits(places, Direction::Forward)
-        && images.iter().all(|images| images.padded() * window < MOST - depth(op.factors))
-        && images.iter().map(|images| images.bytes(1)).sum::<usize>() <= MOST_BYTES
+    let bytes = op.sides().map(|side| Images::of(&op.places, side, op.factors).bytes(1));
+    is_narrow
+        && !op.places.series
+        && bytes.iter().sum::<usize>() <= MOST_BYTES
+        && Pixels::suits(op)
+        && Pixels::suits(&op.adjoint(op.dtype))
+        && !direct::cuda::suits(&op.places, Direction::Forward)
 }
 
 /// How many images are laid out at once.

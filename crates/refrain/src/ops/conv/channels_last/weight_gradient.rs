@@ -69,9 +69,7 @@ impl Results {
                 Results::InPlace { channels, plane }
             }
             _ => {
-                let channels = channels / places.groups;
-                let of =
-                    Images { groups: places.groups, channels, plane, factors, last: places.channels_last };
+                let of = Images::of(places, (places.out, places.count), factors);
                 Results::Pixels { of, in_place: of.are_in_place(&dy) }
             }
         }
@@ -138,7 +136,7 @@ impl<'a> WeightPixels<'a> {
         if is_read_once || !suits(factors, op.precision, groups, [channels, out]) {
             return None;
         }
-        let images = Images { groups, channels, plane: height * width, factors, last: places.channels_last };
+        let images = Images::of(places, (places.images[1], [height, width]), factors);
         let in_place = images.are_in_place(&View::read(launch, 1));
         let results = Results::of(op, launch);
         let bytes = images.bytes(1) + results.bytes(1);
