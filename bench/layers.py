@@ -1,4 +1,4 @@
-"""Convolutions, a GRU, an LSTM, and operations that sort or scan, beside PyTorch, in one sitting, as a table in Markdown.
+"""Convolutions, a GRU, an LSTM, a filter of frequencies, and operations that sort, scan or transform, beside PyTorch, in one sitting, as a table in Markdown.
 
     pip install torch
     cargo build --release -p refrain-nn --example layers
@@ -12,7 +12,7 @@ every program runs pinned to as many CPUs as there are threads.
 
 Images are 32 x 64 x 32 x 32; convolutions are 3 x 3, of 64 to 64 channels. The ResNet block has two of them, with batch norm in
 training. The GRU has 128 sequences of 24 time steps of 64 features, and 64 hidden ones; the LSTM has the same sequences, and two
-layers of 128 hidden ones. Rows and columns are those of 1024 x 1024 numbers. With gradients: forward, and the gradients by the
+layers of 128 hidden ones. The filter multiplies the frequencies of 128 x 336 steps x 64 features by weights. Rows and columns are those of 1024 x 1024 numbers. With gradients: forward, and the gradients by the
 input and all parameters. bf16 is autocast in PyTorch.
 """
 
@@ -101,12 +101,21 @@ def torch_times(device, precisions, only):
         def forward(self, x):
             return self.recurrent(x)[0]
 
+    class Filter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(0.02 * torch.randn(169, 64, dtype=torch.complex64, device=device))
+
+        def forward(self, x):
+            return torch.fft.irfft(torch.fft.rfft(x, dim=1) * self.weight, n=336, dim=1)
+
     images, series = torch.randn(32, 64, 32, 32, device=device), torch.randn(128, 24, 64, device=device)
     for precision in precisions:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "f32"
         for name, module, x in (
             ("conv2d", conv(), images), ("ResNet block", Block(), images), ("GRU", Outputs(nn.GRU(64, 64, batch_first=True)), series),
             ("LSTM", Outputs(nn.LSTM(64, 128, 2, batch_first=True)), series),
+            ("filter", Filter(), torch.randn(128, 336, 64, device=device)),
         ):
             def forward(x):
                 # Without the cache, a graph has the conversions of the parameters that refrain's step has.
@@ -129,6 +138,8 @@ def torch_times(device, precisions, only):
         "cumsum of 1M": lambda: whole.cumsum(0), "cumprod of 1M": lambda: whole.cumprod(0),
         "sort of rows": lambda: x.sort(dim=1, stable=True), "topk, 10 of each row": lambda: x.topk(10, 1),
         "topk, 10 of each column": lambda: x.topk(10, 0),
+        "FFT of 1M": lambda: torch.fft.rfft(whole), "FFT of rows": lambda: torch.fft.rfft(x),
+        "FFT of columns": lambda: torch.fft.rfft(x, dim=0),
         "cumsum of rows": lambda: x.cumsum(1), "cumsum of columns": lambda: x.cumsum(0), "cumprod of rows": lambda: x.cumprod(1),
     }.items():
         with torch.inference_mode():

@@ -1,5 +1,5 @@
-//! The time of convolutions, a GRU, an LSTM, and operations that sort or scan: a line per operation, precision and way to run it, in
-//! microseconds.
+//! The time of convolutions, a GRU, an LSTM, a filter of frequencies, and operations that sort, scan or transform: a line per operation,
+//! precision and way to run it, in microseconds.
 //!
 //! `cargo run --release -p refrain-nn --example layers -- cuda f32 bf16 GRU`; `bench/layers.py` sets it beside PyTorch. Arguments
 //! after the device are precisions, and beginnings of the names of what is measured.
@@ -7,7 +7,9 @@
 use std::time::Instant;
 
 use refrain::{Conv2dOptions, DType, Device, Generator, Precision, Step, Tensor, with_precision};
-use refrain_nn::{BatchNorm, Conv2d, Gru, Lstm, Mode, Module, ParameterBuilder, Parameters, Result};
+use refrain_nn::{
+    BatchNorm, Conv2d, Gru, Init, Lstm, Mode, Module, Parameter, ParameterBuilder, Parameters, Result,
+};
 
 const REPEATS: usize = 7;
 /// A repeat takes at least as many seconds.
@@ -32,6 +34,27 @@ impl Module for Block {
         let y = self.norms[0].forward(&self.convs[0].forward(x)?, mode)?.relu()?;
         let y = self.norms[1].forward(&self.convs[1].forward(&y)?, mode)?;
         Ok(y.add(&x.to_dtype(y.dtype())?)?.relu()?)
+    }
+}
+
+/// A factor for each frequency and channel of series `[B, T, C]`, as models that learn in the frequency domain have it.
+struct Filter {
+    re: Parameter,
+    im: Parameter,
+    steps: usize,
+}
+
+impl Filter {
+    fn new(builder: &ParameterBuilder, steps: usize, channels: usize) -> Result<Filter> {
+        let part =
+            |name| builder.parameter(name, [steps / 2 + 1, channels], Init::Normal { mean: 0.0, std: 0.02 });
+        Ok(Filter { re: part("re")?, im: part("im")?, steps })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let ((re, im), (a, b)) = (x.rfft(1)?, (self.re.tensor()?, self.im.tensor()?));
+        let (re, im) = (re.mul(a)?.sub(&im.mul(b)?)?, re.mul(b)?.add(&im.mul(a)?)?);
+        Ok(re.irfft(&im, self.steps, 1)?)
     }
 }
 
@@ -125,7 +148,11 @@ fn layers(precision: &str, device: &Device) -> Result<()> {
     layer("GRU", precision, &series, &builder.build(&g)?, &|x| Ok(gru.forward(x, None)?.0))?;
     let builder = ParameterBuilder::new(device, DType::F32);
     let lstm = Lstm::new(&builder, 64, 128, 2)?;
-    layer("LSTM", precision, &series, &builder.build(&g)?, &|x| Ok(lstm.forward(x, None)?.0))
+    layer("LSTM", precision, &series, &builder.build(&g)?, &|x| Ok(lstm.forward(x, None)?.0))?;
+    let builder = ParameterBuilder::new(device, DType::F32);
+    let filter = Filter::new(&builder, 336, 64)?;
+    let series = g.normal([128, 336, 64], DType::F32)?;
+    layer("filter", precision, &series, &builder.build(&g)?, &|x| filter.forward(x))
 }
 
 type Operation = fn(&Tensor) -> refrain::Result<Tensor>;
@@ -138,6 +165,7 @@ const OF_ALL: &[(&str, Operation)] = &[
     ("topk, 1000 of 1M", |x| Ok(x.topk(1000, 0, true)?.0)),
     ("cumsum of 1M", |x| x.cumsum(0)),
     ("cumprod of 1M", |x| x.cumprod(0)),
+    ("FFT of 1M", |x| Ok(x.rfft(0)?.0)),
 ];
 const OF_ROWS: &[(&str, Operation)] = &[
     ("sort of rows", |x| Ok(x.sort(1, false)?.0)),
@@ -146,6 +174,8 @@ const OF_ROWS: &[(&str, Operation)] = &[
     ("cumsum of rows", |x| x.cumsum(1)),
     ("cumsum of columns", |x| x.cumsum(0)),
     ("cumprod of rows", |x| x.cumprod(1)),
+    ("FFT of rows", |x| Ok(x.rfft(1)?.0)),
+    ("FFT of columns", |x| Ok(x.rfft(0)?.0)),
 ];
 
 fn operations(device: &Device) -> Result<()> {

@@ -166,6 +166,10 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
                 states.add(&cells)
             })
         }),
+        ("rfft", |d| both(ones(d)?, |x| Ok(x.rfft(1)?.0))),
+        ("irfft", |d| both(ones(d)?, |x| x.irfft(x, 6, 1))),
+        ("fft", |d| both(ones(d)?, |x| Ok(x.fft(x, 1)?.0))),
+        ("ifft", |d| both(ones(d)?, |x| Ok(x.ifft(x, 1)?.0))),
         ("windows", |d| {
             let starts = Tensor::zeros([2], DType::I64, &Device::cpu())?;
             both(ones(d)?, |x| x.windows(&starts, 2))

@@ -16,6 +16,7 @@ pub(crate) mod copy;
 mod create;
 pub(crate) mod dropout;
 mod einsum;
+pub(crate) mod fft;
 pub(crate) mod fill;
 pub(crate) mod flip;
 pub(crate) mod fold;

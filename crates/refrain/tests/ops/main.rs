@@ -20,6 +20,8 @@ mod conv;
 #[path = "../../src/ops/dropout/tests.rs"]
 mod dropout;
 mod faults;
+#[path = "../../src/ops/fft/tests.rs"]
+mod fft;
 #[path = "../../src/ops/flip/tests.rs"]
 mod flip;
 #[path = "../../src/ops/gather/tests.rs"]
