@@ -242,7 +242,8 @@ pub(crate) fn share<W: Send>(
         return run(work);
     };
     let mut rest = Some(work);
-    let parts: [Alone<Part<W>>; MOST_PARTS] = std::array::from_fn(|w| {
+    let mut parts = [const { None::<Alone<Part<W>>> }; MOST_PARTS];
+    for (w, part) in parts[..count].iter_mut().enumerate() {
         let len = (w + 1) * items / count - w * items / count;
         let own = match rest.take() {
             Some(work) if w + 1 < count => {
@@ -252,20 +253,21 @@ pub(crate) fn share<W: Send>(
             }
             last => last,
         };
-        Alone(Part { items: AtomicUsize::new(len), work: Mutex::new(own) })
-    });
+        *part = Some(Alone(Part { items: AtomicUsize::new(len), work: Mutex::new(own) }));
+    }
     let (parts, size) = (&parts[..count], (items / (count * PIECES)).max(1));
     team.lead(count - 1, &|thread| {
         let mut has_worked = false;
         // A thread without a part begins with the end of another one.
-        if let Some(part) = parts.get(thread) {
+        if let Some(Some(part)) = parts.get(thread) {
             while let Some(piece) = part.0.first(size, split) {
                 run(piece);
                 has_worked = true;
             }
         }
         for other in 0..count {
-            while let Some(piece) = parts[(thread + other) % count].0.last(size, split) {
+            let Some(part) = &parts[(thread + other) % count] else { continue };
+            while let Some(piece) = part.0.last(size, split) {
                 run(piece);
                 has_worked = true;
             }

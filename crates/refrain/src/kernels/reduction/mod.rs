@@ -60,7 +60,7 @@ pub(crate) trait State: Pod + Default + Send + Sync {}
 impl<S: Pod + Default + Send + Sync> State for S {}
 
 /// The position of a part of a reduction.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct PartPosition {
     /// The position of the first element along the reduced axis.
     pub(crate) start: usize,
@@ -76,7 +76,7 @@ pub(crate) trait Reducer<T, S: State, const K: usize>: Sync {
     /// Reduces four rows of one length, each as [`Reducer::row`] does, that are parts of neighbouring results. Side by side,
     /// this may be faster.
     fn four_rows(&self, x: [[&[T]; K]; 4], at: [PartPosition; 4]) -> [S; 4] {
-        std::array::from_fn(|i| self.row(x[i], at[i]))
+        [self.row(x[0], at[0]), self.row(x[1], at[1]), self.row(x[2], at[2]), self.row(x[3], at[3])]
     }
 
     /// Reduces `states.len()` columns (at most [`SEGMENT`]) of `rows` rows; the rows start `stride` elements apart.
@@ -263,6 +263,50 @@ fn reduce_by<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     }
 }
 
+/// How operands `[outer, n, inner]` are cut into `count` pieces of `rows` rows.
+struct Cut {
+    extent: Extent,
+    steps: Steps,
+    rows: usize,
+    count: usize,
+}
+
+/// What becomes one state.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    at: PartPosition,
+    /// Its first element in memory.
+    first: usize,
+    rows: usize,
+    column: usize,
+}
+
+impl Cut {
+    /// That of element `i` of `[outer, count, inner]`.
+    fn part(&self, i: usize) -> Part {
+        let Cut { extent: Extent { n, inner, .. }, steps, rows, count } = *self;
+        // Few divisions: they cost as much as the sum of a short row.
+        let (piece, column) = if inner == 1 { (i, 0) } else { (i / inner, i % inner) };
+        let (slab, start) = if count == 1 { (piece, 0) } else { (piece / count, piece % count * rows) };
+        Part {
+            at: PartPosition { start, result: slab * inner + column },
+            first: slab * steps.outer + start * steps.n + column,
+            rows: rows.min(n - start),
+            column,
+        }
+    }
+}
+
+impl Part {
+    /// So many of its elements.
+    fn of<T, const K: usize>(self, mut x: [&[T]; K], len: usize) -> [&[T]; K] {
+        for x in &mut x {
+            *x = &x[self.first..][..len];
+        }
+        x
+    }
+}
+
 /// Reduces pieces of `rows` rows: `y` is `[outer, pieces, inner]`.
 #[inline(never)]
 fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
@@ -274,37 +318,29 @@ fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     store: Store<'_, U, S>,
 ) {
     let Extent { n, inner, .. } = extent;
-    let count = n.div_ceil(rows);
+    let cut = Cut { extent, steps, rows, count: n.div_ceil(rows) };
     let task = (TASK / rows).max(if inner == 1 { 4 } else { NARROW });
     each_task(extent.outer * n * inner, y.par_chunks_mut(task).enumerate(), |(i, y)| {
         let mut states = [S::default(); SEGMENT];
-        // Few divisions: they cost as much as the sum of a short row.
-        let place_of = |at: usize| {
-            let (piece, column) = match inner {
-                1 => (i * task + at, 0),
-                _ => ((i * task + at) / inner, (i * task + at) % inner),
-            };
-            let (slab, start) = match count {
-                1 => (piece, 0),
-                _ => (piece / count, piece % count * rows),
-            };
-            let place = PartPosition { start, result: slab * inner + column };
-            (place, slab * steps.outer + start * steps.n + column, rows.min(n - start), column)
-        };
-        let row = |(_, first, rows, _): (_, usize, usize, _)| x.map(|x| &x[first..first + rows]);
         let mut at = 0;
         while at < y.len() {
             if inner == 1 {
                 let states = &mut states[..SEGMENT.min(y.len() - at)];
                 for (k, states) in states.chunks_mut(4).enumerate() {
-                    let places: [_; 4] = std::array::from_fn(|i| place_of(at + 4 * k + i));
+                    let mut parts = [Part::default(); 4];
+                    for (j, part) in parts.iter_mut().enumerate() {
+                        *part = cut.part(i * task + at + 4 * k + j);
+                    }
                     match <&mut [S; 4]>::try_from(&mut *states) {
-                        Ok(four) if places.iter().all(|place| place.2 == places[0].2) => {
-                            *four = f.four_rows(places.map(row), places.map(|place| place.0));
+                        Ok(four) if parts.iter().all(|part| part.rows == parts[0].rows) => {
+                            let [a, b, c, d] = &parts;
+                            let rows = [a.of(x, a.rows), b.of(x, b.rows), c.of(x, c.rows), d.of(x, d.rows)];
+                            *four = f.four_rows(rows, [a.at, b.at, c.at, d.at]);
                         }
                         _ => {
-                            let each = states.iter_mut().zip(places);
-                            each.for_each(|(state, place)| *state = f.row(row(place), place.0));
+                            for (state, part) in states.iter_mut().zip(&parts) {
+                                *state = f.row(part.of(x, part.rows), part.at);
+                            }
                         }
                     }
                 }
@@ -312,11 +348,11 @@ fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
                 at += states.len();
                 continue;
             }
-            let (place, first, rows, column) = place_of(at);
-            let width = SEGMENT.min(inner - column).min(y.len() - at);
-            let end = first + (rows - 1) * steps.n + width;
+            let part = cut.part(i * task + at);
+            let width = SEGMENT.min(inner - part.column).min(y.len() - at);
             let states = &mut states[..width];
-            f.columns(x.map(|x| &x[first..end]), steps.n, rows, place, states);
+            let columns = part.of(x, (part.rows - 1) * steps.n + width);
+            f.columns(columns, steps.n, part.rows, part.at, states);
             store(&mut y[at..at + width], states);
             at += width;
         }
