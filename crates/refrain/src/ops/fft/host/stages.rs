@@ -6,10 +6,8 @@ use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::simd;
 use crate::ops::fft::plan::Plan;
 
-/// The largest radix that is a power of two: with 8, registers do not suffice.
+/// The largest radix that is a power of two. With 8, a transform takes twice as long.
 pub(super) const RADIX: usize = 4;
-/// Numbers that are computed side by side.
-const WIDTH: usize = 8;
 
 /// Transforms `x`, by way of `y`.
 pub(super) fn run<'a, R: Real>(
@@ -64,22 +62,28 @@ impl<R: Real> Stage<'_, R> {
         let all = y.re.chunks_exact_mut(RADIX * run).zip(y.im.chunks_exact_mut(RADIX * run));
         for (group, (y_re, y_im)) in all.take(self.groups).enumerate() {
             let mut twist = [(R::ONE, R::ZERO); RADIX];
-            for (k, twist) in twist.iter_mut().enumerate() {
-                *twist = self.roots.at(self.step * group * k);
+            let mut from: [(&[R], &[R]); RADIX] = [(&[], &[]); RADIX];
+            for k in 0..RADIX {
+                twist[k] = self.roots.at(self.step * group * k);
+                let first = (k * self.groups + group) * run;
+                from[k] = (&x.re[first..][..run], &x.im[first..][..run]);
             }
-            for q in (0..run).step_by(WIDTH) {
-                // Numbers of their own, so that the compiler knows that they are no others.
-                let len = WIDTH.min(run - q);
-                let mut v = [Numbers::<R>::zero(); RADIX];
-                for (k, v) in v.iter_mut().enumerate() {
-                    let first = (k * self.groups + group) * run + q;
-                    v.load(&x.re[first..][..len], &x.im[first..][..len]);
+            let (mut to_re, mut to_im) = (y_re.chunks_exact_mut(run), y_im.chunks_exact_mut(run));
+            let to: [(&mut [R], &mut [R]); RADIX] =
+                std::array::from_fn(|_| (to_re.next().unwrap_or_default(), to_im.next().unwrap_or_default()));
+            for (to_re, to_im) in &to {
+                assert!(to_re.len() == run && to_im.len() == run);
+            }
+            for q in 0..run {
+                let mut v = [(R::ZERO, R::ZERO); RADIX];
+                for k in 0..RADIX {
+                    v[k] = (from[k].0[q], from[k].1[q]);
                 }
                 let v = transformed(v, &of_radix);
-                for (k, v) in v.iter().enumerate() {
-                    let v = if k == 0 { *v } else { v.times(twist[k]) };
-                    let first = k * run + q;
-                    v.store(&mut y_re[first..][..len], &mut y_im[first..][..len]);
+                for k in 0..RADIX {
+                    let ((re, im), (c, s)) = (v[k], twist[k]);
+                    (to[k].0[q], to[k].1[q]) =
+                        if k == 0 { (re, im) } else { (re * c - im * s, re * s + im * c) };
                 }
             }
         }
@@ -115,106 +119,29 @@ impl<R: Real> Stage<'_, R> {
     }
 }
 
-/// Complex numbers side by side.
-#[derive(Clone, Copy)]
-struct Numbers<R> {
-    re: [R; WIDTH],
-    im: [R; WIDTH],
-}
-
-impl<R: Real> Numbers<R> {
-    #[inline(always)]
-    fn zero() -> Numbers<R> {
-        Numbers { re: [R::ZERO; WIDTH], im: [R::ZERO; WIDTH] }
-    }
-
-    #[inline(always)]
-    fn load(&mut self, re: &[R], im: &[R]) {
-        if let (Ok(re), Ok(im)) = (re.try_into(), im.try_into()) {
-            *self = Numbers { re, im };
-            return;
-        }
-        self.re[..re.len()].copy_from_slice(re);
-        self.im[..im.len()].copy_from_slice(im);
-    }
-
-    #[inline(always)]
-    fn store(&self, re: &mut [R], im: &mut [R]) {
-        if let (Ok(re), Ok(im)) =
-            (<&mut [R; WIDTH]>::try_from(&mut *re), <&mut [R; WIDTH]>::try_from(&mut *im))
-        {
-            (*re, *im) = (self.re, self.im);
-            return;
-        }
-        re.copy_from_slice(&self.re[..re.len()]);
-        im.copy_from_slice(&self.im[..im.len()]);
-    }
-
-    #[inline(always)]
-    fn plus(&self, other: &Numbers<R>) -> Numbers<R> {
-        let mut sum = *self;
-        for i in 0..WIDTH {
-            sum.re[i] += other.re[i];
-            sum.im[i] += other.im[i];
-        }
-        sum
-    }
-
-    #[inline(always)]
-    fn minus(&self, other: &Numbers<R>) -> Numbers<R> {
-        let mut difference = *self;
-        for i in 0..WIDTH {
-            difference.re[i] = self.re[i] - other.re[i];
-            difference.im[i] = self.im[i] - other.im[i];
-        }
-        difference
-    }
-
-    /// Times `-i`.
-    #[inline(always)]
-    fn turned(&self) -> Numbers<R> {
-        let mut turned = Numbers { re: self.im, im: self.re };
-        for im in &mut turned.im {
-            *im = -*im;
-        }
-        turned
-    }
-
-    #[inline(always)]
-    fn times(&self, (c, s): (R, R)) -> Numbers<R> {
-        let mut product = *self;
-        for i in 0..WIDTH {
-            product.re[i] = self.re[i] * c - self.im[i] * s;
-            product.im[i] = self.re[i] * s + self.im[i] * c;
-        }
-        product
-    }
-}
-
 /// The transform of a few complex numbers. `roots` has the powers of the root of as many.
 #[inline(always)]
-fn transformed<R: Real, const RADIX: usize>(
-    v: [Numbers<R>; RADIX],
-    roots: &[(R, R); RADIX],
-) -> [Numbers<R>; RADIX] {
+fn transformed<R: Real, const RADIX: usize>(v: [(R, R); RADIX], roots: &[(R, R); RADIX]) -> [(R, R); RADIX] {
+    let add = |a: (R, R), b: (R, R)| (a.0 + b.0, a.1 + b.1);
+    let sub = |a: (R, R), b: (R, R)| (a.0 - b.0, a.1 - b.1);
     let mut y = v;
     match RADIX {
-        2 => (y[0], y[1]) = (v[0].plus(&v[1]), v[0].minus(&v[1])),
+        2 => (y[0], y[1]) = (add(v[0], v[1]), sub(v[0], v[1])),
         4 => {
-            let (even, odd) = (v[0].plus(&v[2]), v[1].plus(&v[3]));
-            let (p, q) = (v[0].minus(&v[2]), v[1].minus(&v[3]).turned());
-            (y[0], y[1], y[2], y[3]) = (even.plus(&odd), p.plus(&q), even.minus(&odd), p.minus(&q));
+            let (a, b) = (add(v[0], v[2]), sub(v[0], v[2]));
+            let (c, d) = (add(v[1], v[3]), sub(v[1], v[3]));
+            // -i times d.
+            let d = (d.1, -d.0);
+            (y[0], y[1], y[2], y[3]) = (add(a, c), add(b, d), sub(a, c), sub(b, d));
         }
         _ => {
             for k in 0..RADIX {
                 y[k] = v[0];
                 for j in 1..=RADIX / 2 {
                     let (c, s) = roots[j * k % RADIX];
-                    let (sum, difference) = (v[j].plus(&v[RADIX - j]), v[j].minus(&v[RADIX - j]));
-                    for i in 0..WIDTH {
-                        y[k].re[i] += c * sum.re[i] - s * difference.im[i];
-                        y[k].im[i] += c * sum.im[i] + s * difference.re[i];
-                    }
+                    let (sum, difference) = (add(v[j], v[RADIX - j]), sub(v[j], v[RADIX - j]));
+                    y[k].0 += c * sum.0 - s * difference.1;
+                    y[k].1 += c * sum.1 + s * difference.0;
                 }
             }
         }
