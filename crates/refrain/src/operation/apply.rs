@@ -15,6 +15,15 @@ pub(crate) fn apply<O: Op>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     apply_all(op, inputs)?.into_iter().next().ok_or_else(|| Error::internal(name, "no result"))
 }
 
+/// The first two results of an operation.
+pub(crate) fn two(op: &'static str, results: impl IntoIterator<Item = Tensor>) -> Result<(Tensor, Tensor)> {
+    let mut results = results.into_iter();
+    match (results.next(), results.next()) {
+        (Some(first), Some(second)) => Ok((first, second)),
+        _ => Err(Error::internal(op, "fewer than two results")),
+    }
+}
+
 /// Runs an operation and returns its new results.
 pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; RESULTS]>> {
     apply_all_on(op, inputs, inputs)

@@ -35,7 +35,11 @@ impl Extent {
 
     /// One axis of a tensor.
     pub(crate) fn of_axis(x: &Tensor, axis: usize) -> Extent {
-        let dims = x.dims();
+        Extent::of_dims(x.dims(), axis)
+    }
+
+    /// One axis of a shape.
+    pub(crate) fn of_dims(dims: &[usize], axis: usize) -> Extent {
         Extent {
             outer: dims[..axis].iter().product(),
             n: dims[axis],
@@ -264,7 +268,7 @@ fn reduce_by<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
 }
 
 /// How operands `[outer, n, inner]` are cut into `count` pieces of `rows` rows.
-struct Cut {
+struct Pieces {
     extent: Extent,
     steps: Steps,
     rows: usize,
@@ -281,10 +285,10 @@ struct Part {
     column: usize,
 }
 
-impl Cut {
+impl Pieces {
     /// That of element `i` of `[outer, count, inner]`.
     fn part(&self, i: usize) -> Part {
-        let Cut { extent: Extent { n, inner, .. }, steps, rows, count } = *self;
+        let Pieces { extent: Extent { n, inner, .. }, steps, rows, count } = *self;
         // Few divisions: they cost as much as the sum of a short row.
         let (piece, column) = if inner == 1 { (i, 0) } else { (i / inner, i % inner) };
         let (slab, start) = if count == 1 { (piece, 0) } else { (piece / count, piece % count * rows) };
@@ -318,7 +322,7 @@ fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     store: Store<'_, U, S>,
 ) {
     let Extent { n, inner, .. } = extent;
-    let cut = Cut { extent, steps, rows, count: n.div_ceil(rows) };
+    let cut = Pieces { extent, steps, rows, count: n.div_ceil(rows) };
     let task = (TASK / rows).max(if inner == 1 { 4 } else { NARROW });
     each_task(extent.outer * n * inner, y.par_chunks_mut(task).enumerate(), |(i, y)| {
         let mut states = [S::default(); SEGMENT];

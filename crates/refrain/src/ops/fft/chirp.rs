@@ -23,18 +23,17 @@ pub(super) fn complex(
     let (dtype, compute) = (re.dtype(), re.dtype().accumulator());
     let n = re.dims()[axis];
     let chirp = no_grad(|| Chirp::new(n, axis, re, compute))?;
-    let (re, im) = chirp.times(&re.to_dtype(compute)?, &im.to_dtype(compute)?)?;
-    let behind = |x: &Tensor| -> Result<Tensor> {
+    let (re, im) = product((&re.to_dtype(compute)?, &im.to_dtype(compute)?), (&chirp.re, &chirp.im))?;
+    let padded = |x: &Tensor| -> Result<Tensor> {
         let mut padding = vec![(0, 0); x.rank()];
         padding[axis].1 = chirp.size - n;
         x.pad(&padding, 0.0)
     };
-    let (re, im) = behind(&re)?.fft(&behind(&im)?, axis as isize)?;
-    let (of_re, of_im) = &chirp.window;
-    let product = (re.mul(of_re)?.sub(&im.mul(of_im)?)?, re.mul(of_im)?.add(&im.mul(of_re)?)?);
-    let (re, im) = product.0.ifft(&product.1, axis as isize)?;
+    let (re, im) = padded(&re)?.fft(&padded(&im)?, axis as isize)?;
+    let (re, im) = product((&re, &im), (&chirp.window.0, &chirp.window.1))?;
+    let (re, im) = re.ifft(&im, axis as isize)?;
     let (re, im) = (re.narrow(axis as isize, 0, n)?, im.narrow(axis as isize, 0, n)?);
-    let (re, im) = chirp.times(&re, &im)?;
+    let (re, im) = product((&re, &im), (&chirp.re, &chirp.im))?;
     let scaled = |x: Tensor| if scale == 1.0 { Ok(x) } else { x.mul_scalar(scale) };
     Ok((scaled(re)?.to_dtype(dtype)?, scaled(im)?.to_dtype(dtype)?))
 }
@@ -60,6 +59,11 @@ pub(super) fn inverse(re: &Tensor, im: &Tensor, n: usize, axis: usize, scale: f6
     Ok(complex(&re, &im, axis, true, scale)?.0)
 }
 
+/// The product of complex numbers.
+fn product(a: (&Tensor, &Tensor), b: (&Tensor, &Tensor)) -> Result<(Tensor, Tensor)> {
+    Ok((a.0.mul(b.0)?.sub(&a.1.mul(b.1)?)?, a.0.mul(b.1)?.add(&a.1.mul(b.0)?)?))
+}
+
 /// The chirp of `n` numbers, and the transform of its conjugate around 0, by a size that has room for the convolution. Their shapes
 /// have 1 for all other axes.
 struct Chirp {
@@ -72,7 +76,7 @@ struct Chirp {
 impl Chirp {
     fn new(n: usize, axis: usize, like: &Tensor, dtype: DType) -> Result<Chirp> {
         let size = (2 * n - 1).next_power_of_two();
-        // The square modulo 2 n, so that the angle is exact: places are whole numbers below 2^53.
+        // The square modulo 2 n, so that the angle is small. Squares of places are exact up to 2^53.
         let places = Tensor::arange(0.0, n as f64, 1.0, DType::F64, like.device())?;
         let squares = places.square()?;
         let turns = squares.div_scalar(2.0 * n as f64)?.floor()?.mul_scalar(2.0 * n as f64)?;
@@ -92,10 +96,5 @@ impl Chirp {
         };
         let window = around(&re)?.fft(&around(&im.neg()?)?, at)?;
         Ok(Chirp { re, im, size, window })
-    }
-
-    /// The products with the chirp.
-    fn times(&self, re: &Tensor, im: &Tensor) -> Result<(Tensor, Tensor)> {
-        Ok((re.mul(&self.re)?.sub(&im.mul(&self.im)?)?, re.mul(&self.im)?.add(&im.mul(&self.re)?)?))
     }
 }

@@ -7,7 +7,7 @@ mod plan;
 
 use smallvec::smallvec;
 
-use super::{Op, Spec, Specs, apply, apply_all};
+use super::{Op, Spec, Specs, apply, apply_all, two};
 use crate::autograd::Gradients;
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
@@ -16,8 +16,8 @@ use crate::kernels::reduction::Extent;
 use crate::tensor::{Tensor, resolve_axis};
 use plan::Plan;
 
-/// What is transformed into what. Nothing is divided by `n`, but results or operands are scaled.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What is transformed into what. Sums are not divided by `n`: `scale`, `edge` and `middle` are the only factors.
+#[derive(Clone, Copy, Debug)]
 enum Form {
     /// Complex numbers into complex numbers, which are scaled.
     Complex { inverse: bool, scale: f64 },
@@ -54,13 +54,9 @@ impl Fft {
         }
     }
 
-    /// The transforms: of how many slices, and of how many neighbours in each.
+    /// How many slices `shape` has, and how many neighbours are transformed in each.
     fn extent(&self, shape: &[usize]) -> Extent {
-        Extent {
-            outer: shape[..self.axis].iter().product(),
-            n: self.n,
-            inner: shape[self.axis + 1..].iter().product(),
-        }
+        Extent::of_dims(shape, self.axis)
     }
 
     /// The factors of bins at the edges and of the others.
@@ -156,14 +152,6 @@ fn check(op: &'static str, parts: &[&Tensor], axis: isize) -> Result<(usize, usi
     }
 }
 
-fn two(op: &'static str, results: impl IntoIterator<Item = Tensor>) -> Result<(Tensor, Tensor)> {
-    let mut results = results.into_iter();
-    match (results.next(), results.next()) {
-        (Some(re), Some(im)) => Ok((re, im)),
-        _ => Err(Error::internal(op, "fewer than two results")),
-    }
-}
-
 /// A complex transform of any size.
 fn complex(re: &Tensor, im: &Tensor, axis: usize, inverse: bool, scale: f64) -> Result<(Tensor, Tensor)> {
     let n = re.dims()[axis];
@@ -186,9 +174,10 @@ impl Tensor {
     /// [`Tensor::irfft`] does so. For a transform of another length, [`Tensor::pad`] or [`Tensor::narrow`] the axis first. A negative
     /// axis counts from the last one.
     ///
-    /// For floats; f16 and bf16 are computed in f32 and rounded once, and [`Precision`](crate::Precision) changes nothing. It takes
-    /// `n log n` operations for every `n`. If `n` (or its half, of an even one) has a prime factor above 127, the transform is made of
-    /// three longer ones (Bluestein, "A linear filtering approach to the computation of discrete Fourier transform", 1970).
+    /// For floats; f16 and bf16 are computed in f32 and rounded once, and [`Precision`](crate::Precision) changes nothing. Products of
+    /// small primes are the fastest sizes. A prime factor `p` takes about `p / 2` steps for each number; if `n` (or its half, of an even
+    /// one) has one above 127, the transform is made of three longer ones of a power of two (Bluestein, "A linear filtering approach to
+    /// the computation of discrete Fourier transform", 1970).
     ///
     /// # Errors
     /// If the axis is out of range, or there are no numbers along it.
@@ -213,8 +202,8 @@ impl Tensor {
         two(OP, apply_all(Fft { form, axis, n }, &[self])?)
     }
 
-    /// The inverse of [`Tensor::rfft`], as `torch.fft.irfft`: `n` real numbers along an axis, of which this tensor and `imaginary` have
-    /// the bins `0` to `n / 2`. Divided by `n`. Imaginary parts of bin 0, and of bin `n / 2` of an even `n`, count as zero.
+    /// The inverse of [`Tensor::rfft`], as `torch.fft.irfft`: `n` real numbers along an axis, divided by `n`. This tensor has the real
+    /// parts of the bins `0` to `n / 2`, and `imaginary` their imaginary parts. Imaginary parts of bin 0, and of bin `n / 2` of an even `n`, count as zero.
     ///
     /// # Errors
     /// If the parts differ in shape, dtype or device, the axis is out of range, `n` is 0, or the axis has not `n / 2 + 1` bins.
@@ -222,9 +211,9 @@ impl Tensor {
     /// ```
     /// use refrain::{Device, Tensor};
     /// // A running mean over three steps, as a product of bins: a circular convolution.
-    /// let d = Device::cpu();
-    /// let x = Tensor::from_slice(&[3.0f32, 0.0, 0.0, 6.0, 0.0, 0.0], [6], &d)?;
-    /// let window = Tensor::from_slice(&[1.0f32, 1.0, 0.0, 0.0, 0.0, 1.0], [6], &d)?.div_scalar(3.0)?;
+    /// let device = Device::cpu();
+    /// let x = Tensor::from_slice(&[3.0f32, 0.0, 0.0, 6.0, 0.0, 0.0], [6], &device)?;
+    /// let window = Tensor::from_slice(&[1.0f32, 1.0, 0.0, 0.0, 0.0, 1.0], [6], &device)?.div_scalar(3.0)?;
     /// let ((a, b), (c, d)) = (x.rfft(0)?, window.rfft(0)?);
     /// let (re, im) = (((&a * &c)? - (&b * &d)?)?, ((&a * &d)? + (&b * &c)?)?);
     /// let means = re.irfft(&im, 6, 0)?.to_vec::<f32>()?;
@@ -235,12 +224,15 @@ impl Tensor {
         const OP: &str = "irfft";
         let (axis, bins) = check(OP, &[self, imaginary], axis)?;
         if n == 0 || bins != n / 2 + 1 {
-            let message = format!(
-                "{bins} bins along axis {axis} are those of {} or {} numbers, and not of {n}; use pad or narrow",
-                (2 * (bins - 1)).max(1),
-                2 * bins - 1,
-            );
-            return Err(Error::invalid(OP, message));
+            let of = match bins {
+                1 => format!("1 bin along axis {axis} is that of 1 number"),
+                _ => format!(
+                    "{bins} bins along axis {axis} are those of {} or {} numbers",
+                    2 * (bins - 1),
+                    2 * bins - 1
+                ),
+            };
+            return Err(Error::invalid(OP, format!("{of}, and not of {n}; use pad or narrow")));
         }
         let scale = 1.0 / n as f64;
         if !Plan::exists(n, true) {
@@ -251,7 +243,8 @@ impl Tensor {
     }
 
     /// The Fourier transform of complex numbers along an axis, as `torch.fft.fft`: this tensor has their real parts. Results are the
-    /// real and the imaginary parts of all `n` bins, those of [`Tensor::rfft`]. That of two axes is one after the other.
+    /// real and the imaginary parts of all `n` bins, those of [`Tensor::rfft`]. For two axes, transform
+    /// one, and then the other.
     ///
     /// # Errors
     /// If the parts differ in shape, dtype or device, the axis is out of range, or there are no numbers along it.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 const LARGEST: usize = 127;
 
 /// How many numbers, of how many complex points, in which stages.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// The numbers along the axis.
     pub(super) n: usize,

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::linear::parameter_gradients;
 use super::recurrent::{of_precision, operands, states_before};
-use super::{Op, Spec, Specs, apply_all_on};
+use super::{Op, Spec, Specs, apply_all_on, two};
 use crate::autograd::{Gradients, Saves, is_grad_enabled};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
@@ -163,10 +163,6 @@ impl Tensor {
         let op = Lstm { keep, precision: precision() };
         let operands = operands(op.precision, &inputs)?;
         let operands: SmallVec<[&Tensor; 5]> = operands.iter().collect();
-        let mut results = apply_all_on(op, &inputs, &operands)?.into_iter();
-        match (results.next(), results.next()) {
-            (Some(states), Some(cells)) => Ok((states, cells)),
-            _ => Err(Error::internal(Lstm::NAME, "fewer than two results")),
-        }
+        two(Lstm::NAME, apply_all_on(op, &inputs, &operands)?)
     }
 }

@@ -4,7 +4,7 @@ mod cuda;
 mod gradient;
 mod host;
 
-use super::{Op, Spec, Specs, apply, apply_all, apply_into};
+use super::{Op, Spec, Specs, apply, apply_all, apply_into, two};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
@@ -107,12 +107,7 @@ impl Op for Sort {
 
 /// The elements and their positions.
 fn both(op: Sort, x: &Tensor) -> Result<(Tensor, Tensor)> {
-    let name = op.name;
-    let mut results = apply_all(op, &[x])?.into_iter();
-    match (results.next(), results.next()) {
-        (Some(values), Some(positions)) => Ok((values, positions)),
-        _ => Err(Error::internal(name, "a result is missing")),
-    }
+    two(op.name, apply_all(op, &[x])?)
 }
 
 impl Tensor {

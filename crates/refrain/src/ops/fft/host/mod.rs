@@ -18,20 +18,20 @@ use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 /// Transforms side by side, at most.
 const LANES: usize = 16;
 /// The complex points that are transformed at a time, about, so that they stay in the cache.
-const TOGETHER: usize = 1 << 13;
+const POINTS_AT_A_TIME: usize = 1 << 13;
 
 pub(super) fn transform(op: &Fft, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.write_dtype(0), T, R => of::<T, R>(op, args))
 }
 
 fn of<T: Stored, R: Real>(op: &Fft, args: &HostArgs<'_>) -> Result<()> {
-    let plan = op.plan(stages::RADIX)?;
+    let plan = op.plan(stages::LARGEST_POWER)?;
     let inner = op.extent(args.write_shape(0)).inner;
-    let lanes = (TOGETHER / plan.points).clamp(1, LANES);
+    let lanes = (POINTS_AT_A_TIME / plan.points).clamp(1, LANES);
     // A task is a slice, or rows that lie one behind the other.
-    let together = if inner == 1 { lanes } else { inner };
+    let at_once = if inner == 1 { lanes } else { inner };
     let (from, to) = op.sizes();
-    let (from, to) = (from * together, (to * together).max(1));
+    let (from, to) = (from * at_once, (to * at_once).max(1));
     let x = match op.form {
         Form::Forward { .. } => [args.read::<T>(0)?, &[]],
         _ => [args.read::<T>(0)?, args.read::<T>(1)?],
@@ -86,15 +86,15 @@ impl<R: Real> Job<'_, R> {
             return self.columns(from, to, self.inner, add);
         }
         // Rows become columns, so that those side by side are neighbours.
-        let operands = from.map(|x| turned(&x[..x.len().min(rows * of_operand)], rows, of_operand));
+        let operands = from.map(|x| transposed(&x[..x.len().min(rows * of_operand)], rows, of_operand));
         let mut results = [0, 1].map(|i| match add[i] {
-            true => turned(to[i], rows, of_result),
+            true => transposed(to[i], rows, of_result),
             false => Scratch::new(to[i].len()),
         });
         let [re, im] = &mut results;
         self.columns([&operands[0], &operands[1]], [re, im], rows, add);
         for (to, result) in to.into_iter().zip(&results) {
-            turn(result, to, of_result, rows);
+            transpose_rows(result, to, of_result, rows);
         }
     }
 
@@ -153,8 +153,8 @@ impl<R: Real> Job<'_, R> {
             Form::Inverse { .. } if self.plan.is_halved() => {
                 let pairs = Place { point: 2 * point, ..place };
                 pairs.scatter(x.im, self.plan.points, 1.0, re, add[0]);
-                let behind = Place { first: place.first + point, ..pairs };
-                behind.scatter(x.re, self.plan.points, 1.0, re, add[0]);
+                let odd = Place { first: place.first + point, ..pairs };
+                odd.scatter(x.re, self.plan.points, 1.0, re, add[0]);
             }
             Form::Inverse { .. } => place.scatter(x.im, self.plan.n, 1.0, re, add[0]),
             Form::Forward { .. } => {
@@ -173,16 +173,16 @@ impl<R: Real> Job<'_, R> {
 }
 
 /// Makes `rows` rows of `width` numbers, one behind the other, the columns of `to`.
-fn turn<T: Stored>(x: &[T], to: &mut [T], rows: usize, width: usize) {
+fn transpose_rows<T: Stored>(x: &[T], to: &mut [T], rows: usize, width: usize) {
     // A form may have one operand or one result.
     if !x.is_empty() {
         transpose(Lines { data: x, step: width }, LinesMut { data: to, step: rows }, width, rows);
     }
 }
 
-fn turned<T: Stored>(x: &[T], rows: usize, width: usize) -> Scratch<T> {
+fn transposed<T: Stored>(x: &[T], rows: usize, width: usize) -> Scratch<T> {
     let mut columns = Scratch::new(x.len());
-    turn(x, &mut columns, rows, width);
+    transpose_rows(x, &mut columns, rows, width);
     columns
 }
 

@@ -7,7 +7,7 @@ use crate::device::cpu::simd::simd;
 use crate::ops::fft::plan::Plan;
 
 /// The largest radix that is a power of two. With 8, a transform takes twice as long.
-pub(super) const RADIX: usize = 4;
+pub(super) const LARGEST_POWER: usize = 4;
 
 /// Transforms `x`, by way of `y`.
 pub(super) fn run<'a, R: Real>(
