@@ -151,33 +151,118 @@ fn long_lines_have_the_same_sums() {
 }
 
 #[test]
-fn a_line_does_not_depend_on_those_beside_it() {
+fn long_columns_are_transformed_as_long_rows() {
     for device in devices() {
-        for n in [9, 24, 262] {
-            let x = sample(&[5, n], 0.0, &device).to_dtype(DType::F32).unwrap();
-            let (re, im) = x.rfft(1).unwrap();
-            // A NaN in one line stays there.
-            let spoilt = Tensor::concat(
-                &[&x.narrow(0, 0, 4).unwrap(), &Tensor::full([1, n], f64::NAN, DType::F32, &device).unwrap()],
-                0,
-            );
-            let (spoilt_re, spoilt_im) = spoilt.unwrap().rfft(1).unwrap();
-            for (x, y) in [(&re, &spoilt_re), (&im, &spoilt_im)] {
-                let first = |x: &Tensor| x.narrow(0, 0, 4).unwrap().to_vec::<f32>().unwrap();
-                assert_eq!(first(x), first(y), "{n} on {}", device.name());
-                assert!(
-                    y.narrow(0, 4, 1).unwrap().to_vec::<f32>().unwrap()[..n / 2].iter().all(|v| v.is_nan())
+        let n = 16_384;
+        let rows = sample(&[3, n], 0.0, &device).to_dtype(DType::F32).unwrap();
+        let bound = (n as f64).sqrt() * f64::from(f32::EPSILON) * 64.0;
+        let run = |x: &Tensor, axis| {
+            let leaf = x.detach();
+            leaf.set_requires_grad(true)?;
+            let (re, im) = leaf.rfft(axis)?;
+            let back = re.irfft(&im, n, axis)?;
+            back.mul(&x.square()?)?.sum(())?.backward()?;
+            let gradient = leaf
+                .grad()
+                .ok_or_else(|| Error::InvalidArgument { op: "test", message: "no gradient".into() })?;
+            Ok(vec![re.detach(), im.detach(), back.detach(), gradient.copy()?])
+        };
+        let of_rows: Vec<Tensor> = run(&rows, 1).unwrap();
+        let columns = rows.transpose(0, 1).unwrap().copy().unwrap();
+        let of_columns = run(&columns, 0).unwrap();
+        for (of_row, of_column) in of_rows.iter().zip(&of_columns) {
+            let of_column = of_column.transpose(0, 1).unwrap();
+            check(&format!("columns on {}", device.name()), &of_column, &values(of_row), bound);
+        }
+        // The gradient of x by way of its transform and back is that of x.
+        check(
+            &format!("gradient on {}", device.name()),
+            &of_columns[3],
+            &values(&columns.square().unwrap()),
+            1e-5,
+        );
+        let mut step = Step::new(&device, |x| run(&x[0], 0));
+        for _ in 0..2 {
+            let found = step.call(std::slice::from_ref(&columns)).unwrap();
+            for (i, eager) in of_columns.iter().enumerate() {
+                assert_eq!(
+                    found.to_vec::<f32>(i).unwrap(),
+                    eager.to_vec::<f32>().unwrap(),
+                    "{i} on {}",
+                    device.name()
                 );
             }
-            let alone = x.narrow(0, 2, 1).unwrap().rfft(1).unwrap();
-            assert_eq!(
-                alone.0.to_vec::<f32>().unwrap(),
-                re.narrow(0, 2, 1).unwrap().to_vec::<f32>().unwrap()
-            );
-            assert_eq!(
-                alone.1.to_vec::<f32>().unwrap(),
-                im.narrow(0, 2, 1).unwrap().to_vec::<f32>().unwrap()
-            );
+        }
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn a_line_does_not_depend_on_those_beside_it() {
+    for device in devices() {
+        for (n, axis) in [(9, 1), (24, 1), (262, 1), (9, 0), (24, 0), (262, 0)] {
+            // Lines are rows, or columns.
+            let lay = |x: &Tensor| if axis == 1 { x.copy() } else { x.transpose(0, 1)?.copy() };
+            let transform = |x: &Tensor| -> refrain::Result<Vec<Tensor>> {
+                let x = lay(x)?;
+                let ((re, im), both) = (x.rfft(axis)?, x.fft(&x, axis)?);
+                let back = re.irfft(&im, n, axis)?;
+                [re, im, both.0, both.1, back].iter().map(lay).collect()
+            };
+            let x = sample(&[5, n], 0.0, &device).to_dtype(DType::F32).unwrap();
+            let expected = transform(&x).unwrap();
+            // A NaN in one line stays there.
+            let nan = Tensor::full([1, n], f64::NAN, DType::F32, &device).unwrap();
+            let spoilt =
+                transform(&Tensor::concat(&[&x.narrow(0, 0, 4).unwrap(), &nan], 0).unwrap()).unwrap();
+            // A single column is a row.
+            let few = if axis == 1 { 1 } else { 2 };
+            let alone = transform(&x.narrow(0, 2, few).unwrap()).unwrap();
+            for ((x, spoilt), alone) in expected.iter().zip(&spoilt).zip(&alone) {
+                let lines =
+                    |x: &Tensor, first, count| x.narrow(0, first, count).unwrap().to_vec::<f32>().unwrap();
+                assert_eq!(lines(x, 0, 4), lines(spoilt, 0, 4), "{n} along {axis} on {}", device.name());
+                assert!(lines(spoilt, 4, 1)[..n / 2].iter().all(|v| v.is_nan()));
+                assert_eq!(lines(alone, 0, few), lines(x, 2, few), "{n} along {axis} on {}", device.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_added_to_what_is_there() {
+    for device in devices() {
+        // Rows, columns, and a long line.
+        for (lines, n, axis) in [(3, 12, 1), (3, 15, 0), (1, 16_384, 1)] {
+            let shape = |n| if axis == 1 { [lines, n] } else { [n, lines] };
+            let leaves = |n, seed| {
+                let x = sample(&shape(n), seed, &device).to_dtype(DType::F32).unwrap();
+                x.set_requires_grad(true).unwrap();
+                x
+            };
+            let [a, b] = [leaves(n, 0.0), leaves(n, 0.2)];
+            let [re, im] = [leaves(n / 2 + 1, 0.0), leaves(n / 2 + 1, 0.2)];
+            let weighted = |x: Tensor| x.mul(&x.detach().square()?)?.sum(());
+            let sum = |(re, im): (Tensor, Tensor)| weighted(re)?.add(&weighted(im)?);
+            let losses: [(&str, Box<dyn Fn() -> refrain::Result<Tensor>>, &[Tensor]); 3] = [
+                ("rfft", Box::new(|| sum(a.rfft(axis)?)), &[a.clone()]),
+                ("fft", Box::new(|| sum(a.fft(&b, axis)?)), &[a.clone(), b.clone()]),
+                ("irfft", Box::new(|| weighted(re.irfft(&im, n, axis)?)), &[re.clone(), im.clone()]),
+            ];
+            for (name, loss, leaves) in &losses {
+                let gradients = || {
+                    loss().unwrap().backward().unwrap();
+                    leaves.iter().map(|x| x.grad().unwrap().to_vec::<f32>().unwrap()).collect::<Vec<_>>()
+                };
+                leaves.iter().for_each(|x| x.zero_grad().unwrap());
+                let once = gradients();
+                assert!(once.iter().all(|g| g.iter().any(|&g| g != 0.0)));
+                for (once, twice) in once.iter().flatten().zip(gradients().iter().flatten()) {
+                    // A GPU may round the sum alone.
+                    let close = (twice - 2.0 * once).abs() <= f32::EPSILON * twice.abs();
+                    assert!(close, "{name} of {n} along {axis} on {}: {once} becomes {twice}", device.name());
+                }
+            }
         }
     }
 }
@@ -267,7 +352,19 @@ fn what_cannot_be_transformed_is_refused() {
     for device in devices() {
         let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &device).unwrap();
         let x = zeros(&[2, 5], DType::F32);
-        assert_eq!(zeros(&[0, 6], DType::F32).rfft(1).unwrap().0.dims(), [0, 4]);
+        for (shape, axis, bins) in [([0, 6], 1, [0, 4]), ([0, 131], 1, [0, 66]), ([6, 0], 0, [4, 0])] {
+            let x = zeros(&shape, DType::F32);
+            x.set_requires_grad(true).unwrap();
+            let (re, im) = x.rfft(axis).unwrap();
+            assert_eq!(re.dims(), bins);
+            let back = re.irfft(&im, shape[axis as usize], axis).unwrap();
+            assert_eq!(back.dims(), shape);
+            back.sum(()).unwrap().backward().unwrap();
+            assert_eq!(x.grad().unwrap().dims(), shape);
+        }
+        let text =
+            zeros(&[2, 1], DType::F32).irfft(&zeros(&[2, 1], DType::F32), 5, 1).unwrap_err().to_string();
+        assert!(text.contains("that of 1 number"), "{text}");
         let text = zeros(&[3, 0], DType::F32).rfft(1).unwrap_err().to_string();
         assert!(text.starts_with("rfft") && text.contains("[3, 0]"), "{text}");
         assert!(matches!(zeros(&[4], DType::I32).rfft(0), Err(Error::Unsupported { op: "rfft", .. })));
