@@ -25,14 +25,16 @@ KERNEL(pool_backward, PoolBackwardArgs, p) {
                 const u64 window = ((u64)plane * w.count[0] + row) * w.count[1] + column;
 #if KIND == MAX
                 if (p.places[window] == place) sum += to<C>(p.d[window]);
+#elif KIND == MEAN
+                sum += to<C>(p.d[window]) / (C)(length_of(w, 0, row) * length_of(w, 1, column));
 #else
-                const double count = KIND == MEAN_OF_ALL
-                    ? (double)w.kernel[0] * (double)w.kernel[1]
-                    : (double)(length_of(w, 0, row) * length_of(w, 1, column));
-                sum += to<C>(p.d[window]) / (C)count;
+                sum += to<C>(p.d[window]);
 #endif
             }
         }
+#if KIND == MEAN_OF_ALL
+        sum /= (C)((double)w.kernel[0] * (double)w.kernel[1]);
+#endif
         put<ADD>(p.y + at, sum);
     }
 }

@@ -1,7 +1,7 @@
 use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
 use refrain::{DType, Pool1dOptions, Pool2dOptions, Tensor};
 
-fn cases() -> [([usize; 4], Pool2dOptions); 5] {
+fn cases() -> [([usize; 4], Pool2dOptions); 9] {
     let plain = Pool2dOptions::new([2, 2]);
     [
         ([2, 3, 4, 6], plain),
@@ -9,6 +9,14 @@ fn cases() -> [([usize; 4], Pool2dOptions); 5] {
         ([2, 1, 6, 5], Pool2dOptions { stride: [1, 2], padding: [1, 1], kernel: [3, 3], ..plain }),
         ([1, 2, 5, 5], Pool2dOptions { stride: [2, 3], padding: [1, 0], count_include_pad: false, ..plain }),
         ([1, 1, 3, 4], Pool2dOptions { stride: [3, 3], ..plain }),
+        // Many windows in a row, and windows wider than the image.
+        ([2, 1, 2, 40], Pool2dOptions { stride: [1, 1], kernel: [1, 25], ..plain }),
+        ([1, 2, 3, 37], Pool2dOptions { stride: [2, 3], padding: [1, 2], kernel: [2, 5], ..plain }),
+        (
+            [1, 1, 4, 30],
+            Pool2dOptions { stride: [1, 2], padding: [0, 4], kernel: [3, 9], count_include_pad: false },
+        ),
+        ([1, 2, 1, 1], Pool2dOptions { stride: [1, 2], padding: [1, 1], kernel: [3, 3], ..plain }),
     ]
 }
 
@@ -64,6 +72,8 @@ fn gradients_agree_with_finite_differences() {
         let o = Pool2dOptions::new([2, 2]);
         let f = |t: &[Tensor]| t[0].square()?.sum(())?.add(&t[0].max_pool2d(&o)?.sum(())?);
         gradcheck(f, &[leaf(&[1, 2, 4, 4], &device)], 1e-6).unwrap();
+        let f = |t: &[Tensor]| t[0].square()?.sum(())?.add(&t[0].avg_pool2d(&o)?.square()?.sum(())?);
+        gradcheck(f, &[leaf(&[1, 2, 4, 20], &device)], 1e-6).unwrap();
     }
 }
 
@@ -126,6 +136,10 @@ fn what_does_not_fit_is_named() {
                 .contains("stride 0")
         );
         assert!(x.squeeze(0).unwrap().max_pool2d(&o).unwrap_err().to_string().contains("[N, C, H, W]"));
+        // A window of which hardly any element is in the series takes no longer than the series.
+        let wide = Pool1dOptions { kernel: 1 << 40, stride: 1, padding: 1 << 39, count_include_pad: false };
+        let ones = Tensor::ones([1, 1, 9], DType::F32, &device).unwrap();
+        assert_eq!(values(&ones.avg_pool1d(&wide).unwrap()), [1.0; 10]);
         let none = Tensor::zeros([0, 2, 4, 4], DType::F32, &device).unwrap();
         assert_eq!(none.max_pool2d(&o).unwrap().dims(), [0, 2, 2, 2]);
     }
