@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use refrain::optim::{AdamWBuffers, AdamWOptions, Segment, SegmentTable, adamw, clip_coefficient};
-use refrain::{Activation, DType, Device, Generator, Result, Step, Tensor, no_grad};
+use refrain::{Activation, DType, Device, Generator, Interpolation, PadMode, Result, Step, Tensor, no_grad};
 
 struct Counting;
 
@@ -209,6 +209,9 @@ impl Others {
         let positive = rows.gt_scalar(0.0)?.where_cond(&rows, &rows.exp()?)?;
         let calm = positive.softmax(0)?.add(&positive.log_softmax(0)?)?.pad(&[(0, 0), (1, 1)], 0.0)?;
         let calm = calm.repeat(&[1, 2])?.square()?.mean(())?;
+        let linear = Interpolation::Linear { align_corners: false };
+        let resized = rows.pad(&[(1, 1), (2, 3)], PadMode::Circular)?.interpolate(&[50], linear)?;
+        let calm = calm.add(&resized.adaptive_avg_pool2d([7, 7])?.square()?.mean(())?)?;
         let loss = rows.cross_entropy_smoothed(&self.ids, 0.1)?.add(&picked)?.add(&spread)?.add(&calm)?;
         loss.backward()?;
         no_grad(|| rows.argmax(0))?;
@@ -251,7 +254,11 @@ impl Many {
         let picked = h.gather(2, &self.index)?.scatter_add(4, &self.index, &h)?;
         let mut padding = [(0, 0); 9];
         padding[2] = (1, 1);
-        let padded = picked.pad(&padding, 0.0)?.repeat(&[1, 1, 1, 1, 2, 1, 1, 1, 1])?;
+        let padded = picked
+            .pad(&padding, 0.0)?
+            .pad(&padding, PadMode::Reflect)?
+            .narrow(2, 1, 4)?
+            .repeat(&[1, 1, 1, 1, 2, 1, 1, 1, 1])?;
         let product = padded.matmul(&padded.transpose(7, 8)?)?.softmax(-1)?;
         let mut parts = Vec::new();
         for generator in &self.generators {

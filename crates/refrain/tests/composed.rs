@@ -239,3 +239,41 @@ fn recorded_compositions_have_the_bits_of_eager_ones() {
         step.finish().unwrap();
     }
 }
+
+#[test]
+fn quantiles_lie_at_or_between_sorted_elements() {
+    for device in devices() {
+        let x = tensor(&[4.0, 1.0, 3.0, 9.0, -2.0, 8.0], [2, 3], DType::F64, &device);
+        assert_eq!(values(&x.median(1).unwrap()), [3.0, 8.0]);
+        assert_eq!(values(&x.median(0).unwrap()), [4.0, -2.0, 3.0]);
+        assert_eq!(values(&x.quantile(0.0, -1).unwrap()), [1.0, -2.0]);
+        assert_eq!(values(&x.quantile(1.0, 1).unwrap()), [4.0, 9.0]);
+        close(&x.quantile(0.25, 0).unwrap(), &[5.25, -1.25, 4.25], 2.0);
+        close(&x.quantile(0.9, 1).unwrap(), &[3.8, 8.8], 2.0);
+        assert_eq!(values(&x.to_dtype(DType::I32).unwrap().median(1).unwrap()), [3.0, 8.0]);
+        for dtype in FLOATS {
+            // Between two elements, of 16 bits too, a quantile is rounded once.
+            let y = tensor(&[257.0, 1.0], [2], DType::F64, &device).to_dtype(dtype).unwrap();
+            let top = values(&y)[0];
+            let expected =
+                tensor(&[1.0 + (top - 1.0) * 0.3], [], DType::F64, &device).to_dtype(dtype).unwrap();
+            close(&y.quantile(0.3, 0).unwrap(), &values(&expected), 1.0);
+            let y = tensor(&[1.0, f64::NAN, 2.0, 3.0], [2, 2], dtype, &device);
+            let (median, quantile) = (values(&y.median(1).unwrap()), values(&y.quantile(0.0, 1).unwrap()));
+            assert!(median[0].is_nan() && median[1] == 2.0, "{median:?}");
+            assert!(quantile[0].is_nan() && quantile[1] == 2.0, "{quantile:?}");
+        }
+        x.set_requires_grad(true).unwrap();
+        gradcheck(|t| t[0].quantile(0.4, 0)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
+        gradcheck(|t| t[0].median(1)?.square(), &[x.clone()], 1e-6).unwrap();
+        for q in [-0.1, 1.5, f64::NAN] {
+            let error = x.quantile(q, 0).unwrap_err();
+            assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+            assert!(error.to_string().contains("from 0 to 1"), "{error}");
+        }
+        let none = x.detach().narrow(1, 0, 0).unwrap();
+        assert!(none.median(1).unwrap_err().to_string().contains("no elements"));
+        assert_eq!(none.median(0).unwrap().dims(), [0]);
+        assert!(x.median(2).is_err());
+    }
+}

@@ -11,7 +11,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use refrain::{
     Activation, Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, DType, Device, Error, Generator,
-    Pool1dOptions, SdpaOptions, Shape, Tensor, no_grad,
+    Interpolation, PadMode, Pool1dOptions, SdpaOptions, Shape, Tensor, no_grad,
 };
 
 /// Sizes of dimensions: small ones, and sometimes one too large for any memory. Nothing in between, which the machine
@@ -321,6 +321,24 @@ const METHODS: &[Method] = methods! {
     "repeat": |g, a, b, c| a.repeat(&g.shape[..]);
     "pad": |g, a, b, c| a.pad(&g.shape.iter().map(|&d| (d, g.n)).collect::<Vec<_>>(), g.x);
     "pad": |g, a, b, c| a.pad(&vec![(1, 0); a.rank()], g.x);
+    "pad": |g, a, b, c| {
+        let mode = [PadMode::Reflect, PadMode::Replicate, PadMode::Circular][g.n % 3];
+        let padding = if g.flag { g.shape.iter().map(|&d| (d, g.n)).collect() } else { vec![(1, 1); a.rank()] };
+        a.pad(&padding, mode)
+    };
+    "interpolate": |g, a, b, c| {
+        let mode = match g.n % 5 {
+            0 => Interpolation::Nearest,
+            1 => Interpolation::NearestExact,
+            2 => Interpolation::Linear { align_corners: g.flag },
+            3 => Interpolation::Cubic { align_corners: g.flag },
+            _ => Interpolation::Area,
+        };
+        a.interpolate(&g.shape, mode)
+    };
+    "adaptive_avg_pool1d": |g, a, b, c| a.adaptive_avg_pool1d(g.n);
+    "adaptive_avg_pool2d": |g, a, b, c| a.adaptive_avg_pool2d([g.n, g.m]);
+    "": |g, a, b, c| if g.flag { a.quantile(g.x, g.axis) } else { a.median(g.axis) };
     "gather": |g, a, b, c| a.gather(g.axis, &ids(&b));
     "gather": |g, a, b, c| a.gather_into(g.axis, &ids(&b), &c);
     "gather": |g, a, b, c| a.gather(g.axis, &b);

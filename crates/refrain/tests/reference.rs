@@ -93,6 +93,7 @@ families! {
     convolutions_and_pooling => "conv";
     attention => "attention";
     losses => "loss";
+    resizing_and_quantiles => "resize";
 }
 
 #[test]
@@ -109,6 +110,7 @@ fn every_entry_of_the_table_is_used() {
         "conv",
         "attention",
         "loss",
+        "resize",
     ]
     .into_iter()
     .flat_map(family)

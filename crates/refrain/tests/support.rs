@@ -87,9 +87,10 @@ fn support(cases: &[Case], entry: &Entry, dtype: DType) -> Support {
 }
 
 /// Operations whose names in the stored references differ from those in the interface.
-const RENAMED: [(&str, &str); 5] = [
+const RENAMED: [(&str, &str); 6] = [
     ("cast", "to_dtype"),
     ("hadamard", "hadamard_transform"),
+    ("pad_mode", "pad"),
     ("sdpa", "scaled_dot_product_attention"),
     ("sdpa_with", "scaled_dot_product_attention_with"),
     ("where", "where_cond"),
@@ -285,6 +286,7 @@ fn table() -> String {
         "conv",
         "attention",
         "loss",
+        "resize",
     ];
     let files = families.map(|name| folder().join(format!("tests/reference/{name}.safetensors")));
     let cases: Vec<Case> = files.iter().flat_map(|f| load(f)).collect();

@@ -32,6 +32,8 @@ mod gru;
 mod hadamard;
 #[path = "../../src/ops/index_select/tests.rs"]
 mod index_select;
+#[path = "../../src/ops/interpolate/tests.rs"]
+mod interpolate;
 #[path = "../../src/ops/l2_normalize/tests.rs"]
 mod l2_normalize;
 #[path = "../../src/ops/layer_norm/tests.rs"]

@@ -52,7 +52,10 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
                       activation none|relu|gelu|gelu_tanh|silu: activation(x W^T + b) + residual
     gru               x W_ih^T + b_ih [B, T, 3 H], weight_hh [3 H, H], bias_hh [3 H], h0 [B, H]
     concat stack      any number of inputs; axis                          repeat: repeats, one an axis
-    pad               padding: [before, after] for every axis; value
+    pad               padding: [before, after] for every axis; value              pad_mode: the same; mode
+    interpolate       size, mode and align_corners as in PyTorch (null where the mode has none)
+    adaptive_avg_pool*          output_size
+    quantile median   axis; quantile: q
     gather index_select scatter_add      x, index, [source]; axis         one_hot: num_classes, I64 to I64
     embedding         ids, weight
     cumsum cumprod    axis
@@ -721,6 +724,43 @@ def loss(f):
     f.add("cross_entropy", "large_logits", [normal(4, 5, mean=96.0, std=32.0), ids(5, 4)], {"label_smoothing": 0.0})
 
 
+def resize(f):
+    for mode in ("reflect", "replicate", "circular"):
+        for name, (x, padding) in {
+            "1d": ((2, 3, 5), [[0, 0], [0, 0], [2, 4]]), "2d": ((2, 1, 4, 6), [[0, 0], [0, 0], [1, 3], [5, 2]]),
+            "one_side": ((1, 2, 7), [[0, 0], [0, 0], [0, 3]]), "3d": ((1, 1, 3, 2, 4), [[0, 0], [0, 0], [2, 1], [1, 1], [3, 0]]),
+            "empty": ((0, 2, 4), [[0, 0], [0, 0], [1, 1]]),
+        }.items():
+            f.add("pad_mode", f"{mode}_{name}", [normal(*x)], {"padding": padding, "mode": mode})
+        f.add("pad_mode", f"{mode}_permuted", [normal(2, 6, 3)], {"padding": [[0, 0], [0, 0], [1, 2]], "mode": mode}, [{"permute": [0, 2, 1]}])
+    for name, (x, size) in {"twice": ((2, 3, 6), [12]), "smaller": ((2, 3, 11), [4]), "larger": ((1, 2, 5), [23]),
+                            "one": ((2, 2, 7), [1]), "of_one": ((2, 2, 1), [3])}.items():
+        for mode, align in (("nearest", None), ("nearest-exact", None), ("linear", False), ("linear", True), ("area", None)):
+            corners = "_corners" if align else ""
+            f.add("interpolate", f"{mode}{corners}_{name}", [normal(*x)], {"size": size, "mode": mode, "align_corners": align})
+    for name, (x, size) in {"images_twice": ((2, 2, 3, 4), [6, 8]), "mixed": ((1, 3, 7, 5), [4, 9]), "whole": ((2, 1, 5, 6), [1, 1]),
+                            "same": ((1, 2, 4, 3), [4, 3])}.items():
+        for mode, align in (("nearest", None), ("nearest-exact", None), ("bilinear", False), ("bilinear", True), ("bicubic", False),
+                            ("bicubic", True), ("area", None)):
+            corners = "_corners" if align else ""
+            f.add("interpolate", f"{mode}{corners}_{name}", [normal(*x)], {"size": size, "mode": mode, "align_corners": align})
+    for mode, align in (("nearest", None), ("trilinear", False), ("trilinear", True), ("area", None)):
+        corners = "_corners" if align else ""
+        f.add("interpolate", f"{mode}{corners}_volume", [normal(1, 2, 3, 4, 5)],
+              {"size": [5, 2, 7], "mode": mode, "align_corners": align})
+    f.add("interpolate", "linear_permuted", [normal(2, 6, 3)], {"size": [9], "mode": "linear", "align_corners": False},
+          [{"permute": [0, 2, 1]}])
+    for name, (x, size) in {"even": ((2, 3, 8), 4), "uneven": ((2, 3, 10), 3), "larger": ((1, 2, 4), 6), "one": ((2, 3, 5), 1)}.items():
+        f.add("adaptive_avg_pool1d", name, [normal(*x)], {"output_size": size})
+    for name, (x, size) in {"even": ((2, 3, 8, 6), [4, 3]), "uneven": ((2, 1, 7, 10), [3, 4]), "one": ((2, 3, 5, 4), [1, 1])}.items():
+        f.add("adaptive_avg_pool2d", name, [normal(*x)], {"output_size": size})
+    for name, (x, axis) in {"odd": ((3, 7), 1), "even": ((3, 8), -1), "first": ((6, 2, 3), 0), "one": ((4, 1), 1)}.items():
+        f.add("median", name, [distinct(*x)], {"axis": axis})
+        for q in (0.0, 0.25, 0.9, 1.0):
+            f.add("quantile", f"{q}_{name}", [distinct(*x)], {"q": q, "axis": axis})
+    f.add("quantile", "permuted", [distinct(5, 4)], {"q": 0.4, "axis": 0}, [{"permute": [1, 0]}])
+
+
 def shape(f):
     for name, (x, to) in {"split": ((6, 4), [2, 3, 4]), "join": ((2, 3, 4), [6, 4]), "scalar": ((1, 1), []),
                           "empty": ((2, 0, 3), [3, 0]), "same": ((3,), [3])}.items():
@@ -756,7 +796,7 @@ def shape(f):
 
 
 if __name__ == "__main__":
-    families = {g.__name__: g for g in (unary, binary, reduce, norm, matmul, index, order, conv, attention, loss, shape)}
+    families = {g.__name__: g for g in (unary, binary, reduce, norm, matmul, index, order, conv, attention, loss, shape, resize)}
     for name in sys.argv[1:] or families:
         family = Family(name)
         families[name](family)

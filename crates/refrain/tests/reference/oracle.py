@@ -146,6 +146,13 @@ def pad(x, *, padding, value):
     return F.pad(x, [n for before_after in reversed(padding) for n in before_after], value=value)
 
 
+def pad_mode(x, *, padding, mode):
+    # PyTorch takes these for the last axes only.
+    while padding[0] == [0, 0]:
+        padding = padding[1:]
+    return F.pad(x, [n for before_after in reversed(padding) for n in before_after], mode=mode)
+
+
 def product(x, dims, keepdim):
     for dim in sorted(d % x.dim() for d in dims)[::-1]:
         x = x.prod(dim, keepdim)
@@ -298,6 +305,12 @@ OPS = {
     "stack": lambda *xs, axis: torch.stack(xs, axis),
     "repeat": lambda x, repeats: x.repeat(repeats),
     "pad": pad,
+    "pad_mode": pad_mode,
+    "interpolate": lambda x, size, mode, align_corners: F.interpolate(x, size, mode=mode, align_corners=align_corners),
+    "adaptive_avg_pool1d": F.adaptive_avg_pool1d,
+    "adaptive_avg_pool2d": F.adaptive_avg_pool2d,
+    "quantile": lambda x, q, axis: torch.quantile(x, q, axis),
+    "median": lambda x, axis: torch.median(x, axis)[0],
     "gather": lambda x, index, axis: torch.gather(x, axis, index),
     "index_select": lambda x, index, axis: torch.index_select(x, axis, index),
     "scatter_add": lambda x, index, source, axis: torch.scatter_add(x, axis, index, source),

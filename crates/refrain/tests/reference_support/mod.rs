@@ -10,6 +10,7 @@ pub mod nd;
 mod norm;
 mod order;
 mod products;
+mod resize;
 pub mod run;
 mod shapes;
 mod softmax;
@@ -40,6 +41,7 @@ pub fn entries() -> Vec<Entry> {
         index::entries(),
         order::entries(),
         conv::entries(),
+        resize::entries(),
         softmax::entries(),
     ]
     .into_iter()
