@@ -9,7 +9,7 @@
 //! | you want to | use |
 //! | --- | --- |
 //! | declare and hold parameters | [`ParameterBuilder`], [`Parameter`], [`Parameters`], [`Init`] |
-//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv1d`], [`Conv2d`], [`ConvTranspose1d`], [`ConvTranspose2d`], [`MaxPool1d`], [`MaxPool2d`], [`AvgPool1d`], [`AvgPool2d`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`CrossAttention`], [`KeyValueCache`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`], [`Flatten`]; [`Lambda`] (any function), [`Sequential`] and the trait [`Module`] |
+//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv1d`], [`Conv2d`], [`ConvTranspose1d`], [`ConvTranspose2d`], [`MaxPool1d`], [`MaxPool2d`], [`AvgPool1d`], [`AvgPool2d`], [`AdaptiveAvgPool1d`], [`AdaptiveAvgPool2d`], [`Upsample`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`CrossAttention`], [`KeyValueCache`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`], [`Flatten`]; [`Lambda`] (any function), [`Sequential`] and the trait [`Module`] |
 //! | look at a model | derive [`Layers`](trait@Layers) for it: it prints as a tree of layers; [`Parameters`] prints as a table of layers, shapes and counts |
 //! | find out in which layer an error happened | [`Error`] says it; your own layers do so with [`in_layer`] |
 //! | say whether the model trains or predicts | [`Mode`] |
@@ -134,11 +134,11 @@ pub use error::{Error, Result, in_layer};
 pub use init::Init;
 pub use layer_tree::{LayerTree, Layers};
 pub use layers::{
-    AttentionContext, AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d,
-    ConvTranspose2d, CrossAttention, CrossAttentionOptions, Dropout, Embedding, EncoderDropout, Flatten,
-    GroupNorm, Gru, GruCell, KeyValueCache, Lambda, LayerNorm, Linear, Lstm, LstmCell, LstmState, MaxPool1d,
-    MaxPool2d, Mlp, Mode, Module, MultiHeadAttention, NormKind, RmsNorm, Rotary, RotaryOptions, Sequential,
-    TransformerEncoderLayer, TransformerEncoderOptions,
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AttentionContext, AttentionOptions, AvgPool1d, AvgPool2d,
+    BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, CrossAttention, CrossAttentionOptions,
+    Dropout, Embedding, EncoderDropout, Flatten, GroupNorm, Gru, GruCell, KeyValueCache, Lambda, LayerNorm,
+    Linear, Lstm, LstmCell, LstmState, MaxPool1d, MaxPool2d, Mlp, Mode, Module, MultiHeadAttention, NormKind,
+    RmsNorm, Rotary, RotaryOptions, Sequential, TransformerEncoderLayer, TransformerEncoderOptions, Upsample,
 };
 pub use metrics::{Confusion, ConfusionMatrix};
 pub use optim::{

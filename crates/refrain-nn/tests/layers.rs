@@ -5,11 +5,14 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Case, Reference, assert_close, assert_within, device, gradcheck, sanitized, shortened, values};
-use refrain::{Activation, Communicator, DType, Device, Generator, Tensor, no_grad};
+use refrain::{
+    Activation, Communicator, Conv2dOptions, DType, Device, Generator, Interpolation, PadMode, Tensor,
+    no_grad,
+};
 use refrain_nn::{
-    AttentionContext, AttentionOptions, BatchNorm, Dropout, EncoderDropout, GroupNorm, Init, Linear, Mode,
-    MultiHeadAttention, NormKind, ParameterBuilder, Parameters, Result, TransformerEncoderLayer,
-    TransformerEncoderOptions,
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AttentionContext, AttentionOptions, BatchNorm, Conv2d, Dropout,
+    EncoderDropout, GroupNorm, Init, Linear, Mode, MultiHeadAttention, NormKind, ParameterBuilder,
+    Parameters, Result, TransformerEncoderLayer, TransformerEncoderOptions, Upsample,
 };
 
 fn reference() -> Reference {
@@ -218,6 +221,40 @@ fn initial_values_have_the_spread_that_their_names_promise() {
     }
     assert!(fill(Init::Constant(2.0)).iter().all(|&v| v == 2.0));
     assert_eq!(fill(normals[0].0), fill(normals[0].0));
+}
+
+#[test]
+fn convolutions_with_a_padding_mode_are_those_of_the_padded_input() {
+    let device = device();
+    let random = generator(5);
+    let options = Conv2dOptions { padding: [1, 2], stride: [2, 1], ..Conv2dOptions::default() };
+    let bare = Conv2dOptions { padding: [0, 0], ..options };
+    let weight = Init::Uniform { low: -1.0, high: 1.0 };
+    for mode in [PadMode::Reflect, PadMode::Replicate, PadMode::Circular, PadMode::Constant(0.5)] {
+        let builder = ParameterBuilder::new(&device, DType::F32);
+        let conv = Conv2d::with_init(&builder, 2, 3, [3, 3], options, weight, None).unwrap();
+        let conv = conv.padding_mode(mode);
+        builder.build(&random).unwrap();
+        let x = random.normal([2, 2, 5, 6], DType::F32).unwrap();
+        let padded = x.pad(&[(0, 0), (0, 0), (1, 1), (2, 2)], mode).unwrap();
+        let expected = padded.conv2d(conv.weight().tensor().unwrap(), None, &bare).unwrap();
+        assert_eq!(values(&conv.forward(&x).unwrap()), values(&expected));
+    }
+}
+
+#[test]
+fn layers_resize_series_and_images_and_name_an_input_that_does_not_fit() {
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 5.0], [1, 1, 2, 2], &device()).unwrap();
+    let wider = Upsample::new(&[1, 2], Interpolation::Nearest);
+    assert_eq!(values(&wider.forward(&x).unwrap()), [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 5.0, 5.0]);
+    assert_eq!(values(&AdaptiveAvgPool2d([2, 1]).forward(&x).unwrap()), [1.5, 4.0]);
+    let series = x.flatten(2, 3).unwrap();
+    assert_eq!(values(&AdaptiveAvgPool1d(2).forward(&series).unwrap()), [1.5, 4.0]);
+    for (factors, x) in [(&[2, 3][..], &series), (&[2], &x), (&[2, 3], &x.flatten(0, 3).unwrap())] {
+        let error = Upsample::new(factors, Interpolation::Nearest).forward(x).unwrap_err().to_string();
+        assert!(error.contains("Upsample") && error.contains(&format!("{:?}", x.dims())), "{error}");
+    }
+    assert!(Upsample::new(&[0, 1], Interpolation::Nearest).forward(&x).is_err());
 }
 
 #[test]

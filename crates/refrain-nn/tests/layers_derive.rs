@@ -5,14 +5,15 @@ mod common;
 use common::device;
 use refrain::{
     Activation, Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType,
-    Generator, Pool1dOptions, Pool2dOptions, Tensor,
+    Generator, Interpolation, PadMode, Pool1dOptions, Pool2dOptions, Tensor,
 };
 use refrain_nn::{
-    AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d,
-    CrossAttention, CrossAttentionOptions, Dropout, Embedding, EncoderDropout, Flatten, GroupNorm, Gru,
-    GruCell, Init, Lambda, LayerNorm, LayerTree, Layers, Linear, Lstm, LstmCell, MaxPool1d, MaxPool2d, Mlp,
-    Mode, Module, MultiHeadAttention, NormKind, Parameter, ParameterBuilder, Result, RmsNorm, Rotary,
-    Sequential, TransformerEncoderLayer, TransformerEncoderOptions,
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d,
+    ConvTranspose1d, ConvTranspose2d, CrossAttention, CrossAttentionOptions, Dropout, Embedding,
+    EncoderDropout, Flatten, GroupNorm, Gru, GruCell, Init, Lambda, LayerNorm, LayerTree, Layers, Linear,
+    Lstm, LstmCell, MaxPool1d, MaxPool2d, Mlp, Mode, Module, MultiHeadAttention, NormKind, Parameter,
+    ParameterBuilder, Result, RmsNorm, Rotary, Sequential, TransformerEncoderLayer,
+    TransformerEncoderOptions, Upsample,
 };
 
 fn builder() -> ParameterBuilder {
@@ -218,6 +219,16 @@ fn every_layer_prints_its_settings_and_holds_all_that_it_declared() {
             "ConvTranspose2d(inputs=2, outputs=4, kernel=[1, 3], stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=2, bias=true)  # 16 parameters",
             made(move |b| ConvTranspose2d::new(b, 2, 4, [1, 3], wide)),
         ),
+        (
+            "Conv1d(inputs=2, outputs=4, kernel=[3], stride=1, padding=1, padding_mode=Circular, dilation=1, groups=1, bias=true)  # 28 parameters",
+            made(move |b| Ok(Conv1d::new(b, 2, 4, 3, narrow)?.padding_mode(PadMode::Circular))),
+        ),
+        (
+            "Upsample(factors=[2, 3], mode=Nearest)",
+            made(|_| Ok(Upsample::new(&[2, 3], Interpolation::Nearest))),
+        ),
+        ("AdaptiveAvgPool1d(size=4)", made(|_| Ok(AdaptiveAvgPool1d(4)))),
+        ("AdaptiveAvgPool2d(size=[4, 2])", made(|_| Ok(AdaptiveAvgPool2d([4, 2])))),
         ("MaxPool1d(kernel=2, stride=2, padding=0)", made(move |_| Ok(MaxPool1d(pool1)))),
         ("AvgPool1d(kernel=2, stride=2, padding=0)", made(move |_| Ok(AvgPool1d(pool1)))),
         ("MaxPool2d(kernel=[2, 3], stride=[2, 3], padding=[0, 0])", made(move |_| Ok(MaxPool2d(pool2)))),

@@ -1,7 +1,7 @@
 //! Convolutions and pooling as layers.
 
 use refrain::{
-    Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, Pool1dOptions,
+    Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, PadMode, Pool1dOptions,
     Pool2dOptions, Tensor,
 };
 
@@ -27,6 +27,8 @@ macro_rules! convolutions {
             weight: Parameter,
             bias: Option<Parameter>,
             options: $options,
+            /// What the padding consists of, if not of zeros.
+            padding_mode: Option<PadMode>,
         }
 
         impl $name {
@@ -64,6 +66,7 @@ macro_rules! convolutions {
                     weight: builder.parameter("weight", $name::shape(inputs, outputs, kernel, &options)?, weight)?,
                     bias: bias.map(|init| builder.parameter("bias", outputs, init)).transpose()?,
                     options,
+                    padding_mode: None,
                 })
             }
 
@@ -85,7 +88,18 @@ macro_rules! convolutions {
             pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 in_layer(self, || {
                     let bias = self.bias.as_ref().map(Parameter::tensor).transpose()?;
-                    Ok(x.$method(self.weight.tensor()?, bias, &self.options)?)
+                    let weight = self.weight.tensor()?;
+                    let sizes = Sizes::from(self.options.padding).0;
+                    match self.padding_mode {
+                        // The convolution names a wrong shape as it was passed.
+                        Some(mode) if x.rank() == 2 + sizes.len() && sizes.iter().any(|&size| size > 0) => {
+                            let sizes = sizes.into_iter().map(|size| (size, size));
+                            let padding: Vec<(usize, usize)> = [(0, 0), (0, 0)].into_iter().chain(sizes).collect();
+                            let options = $options { padding: Default::default(), ..self.options };
+                            Ok(x.pad(&padding, mode)?.$method(weight, bias, &options)?)
+                        }
+                        _ => Ok(x.$method(weight, bias, &self.options)?),
+                    }
                 })
             }
 
@@ -111,6 +125,10 @@ macro_rules! convolutions {
                 let tree = tree.setting("kernel", format_args!("{window:?}"));
                 let tree = tree.setting("stride", format_args!("{stride:?}"));
                 let tree = tree.setting("padding", format_args!("{padding:?}"));
+                let tree = match self.padding_mode {
+                    Some(mode) => tree.setting("padding_mode", format_args!("{mode:?}")),
+                    None => tree,
+                };
                 let tree = tree.setting("dilation", format_args!("{dilation:?}")).setting("groups", groups);
                 let tree = tree.setting("bias", self.bias.is_some()).parameter(&self.weight);
                 self.bias.iter().fold(tree, LayerTree::parameter)
@@ -158,6 +176,35 @@ convolutions! {
     /// A transposed convolution of images, with parameters `weight` `[inputs, outputs / groups, height, width]` and `bias`.
     ConvTranspose2d, ConvTranspose2dOptions, conv_transpose2d, [usize; 2], true, "[N, inputs, H, W] to [N, outputs, H', W']";
 }
+
+macro_rules! padding_modes {
+    ($($name:ident)*) => {$(
+        impl $name {
+            /// The layer, whose padding consists of elements of the input, or of a value, instead of zeros (`padding_mode` of PyTorch). The
+            /// options say how large it is. The input is padded first, so that images with their channels last are copied to row-major.
+            ///
+            /// ```
+            /// use refrain::{Conv1dOptions, DType, Device, Generator, PadMode, Tensor};
+            /// use refrain_nn::{Conv1d, Init, ParameterBuilder};
+            ///
+            /// let device = Device::cpu();
+            /// let builder = ParameterBuilder::new(&device, DType::F32);
+            /// let options = Conv1dOptions { padding: 1, ..Conv1dOptions::default() };
+            /// let sums = Conv1d::with_init(&builder, 1, 1, 3, options, Init::Constant(1.0), None)?;
+            /// let sums = sums.padding_mode(PadMode::Circular);
+            /// builder.build(&Generator::new(&device, 0)?)?;
+            /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [1, 1, 4], &device)?;
+            /// assert_eq!(sums.forward(&x)?.to_vec::<f32>()?, [7.0, 6.0, 9.0, 8.0]);
+            /// # Ok::<(), refrain_nn::Error>(())
+            /// ```
+            pub fn padding_mode(mut self, mode: impl Into<PadMode>) -> $name {
+                self.padding_mode = Some(mode.into());
+                self
+            }
+        }
+    )*};
+}
+padding_modes!(Conv1d Conv2d);
 
 macro_rules! pools {
     ($($(#[$doc:meta])* $name:ident, $options:ident, $method:ident;)*) => {$(

@@ -13,6 +13,7 @@ mod linear;
 mod module;
 mod norm;
 mod recurrent;
+mod resize;
 mod rotary;
 
 /// Layers print as their trees.
@@ -32,6 +33,8 @@ macro_rules! printed {
     )*};
 }
 printed!(
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
     AvgPool1d,
     AvgPool2d,
     BatchNorm,
@@ -46,7 +49,7 @@ printed!(
     Embedding, Flatten, Gru, GruCell, GroupNorm, Lambda, LayerNorm, Linear, Lstm, LstmCell, MaxPool1d,
     MaxPool2d, Mlp
 );
-printed!(MultiHeadAttention, RmsNorm, Rotary, Sequential, TransformerEncoderLayer);
+printed!(MultiHeadAttention, RmsNorm, Rotary, Sequential, TransformerEncoderLayer, Upsample);
 
 pub use attention::{AttentionContext, AttentionOptions, MultiHeadAttention};
 pub use cache::KeyValueCache;
@@ -63,6 +66,7 @@ pub use linear::Linear;
 pub use module::{Mlp, Module, Sequential};
 pub use norm::{BatchNorm, LayerNorm, NormKind, RmsNorm};
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, LstmState};
+pub use resize::{AdaptiveAvgPool1d, AdaptiveAvgPool2d, Upsample};
 pub use rotary::{Rotary, RotaryOptions};
 
 use refrain::Generator;

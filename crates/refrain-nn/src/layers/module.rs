@@ -3,9 +3,9 @@
 use refrain::{Activation, Tensor};
 
 use super::{
-    AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Dropout, Embedding,
-    Flatten, GroupNorm, Lambda, LayerNorm, Linear, MaxPool1d, MaxPool2d, Mode, MultiHeadAttention, RmsNorm,
-    TransformerEncoderLayer,
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d,
+    ConvTranspose2d, Dropout, Embedding, Flatten, GroupNorm, Lambda, LayerNorm, Linear, MaxPool1d, MaxPool2d,
+    Mode, MultiHeadAttention, RmsNorm, TransformerEncoderLayer, Upsample,
 };
 use crate::error::{Error, Result, in_layer};
 use crate::layer_tree::{LayerTree, Layers};
@@ -58,6 +58,7 @@ macro_rules! without_mode {
 }
 without_mode!(Linear, Embedding, LayerNorm, RmsNorm, GroupNorm, Lambda, Flatten);
 without_mode!(Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, MaxPool1d, MaxPool2d, AvgPool1d, AvgPool2d);
+without_mode!(AdaptiveAvgPool1d, AdaptiveAvgPool2d, Upsample);
 
 macro_rules! with_mode {
     ($($layer:ty),*) => {$(
