@@ -1,4 +1,4 @@
-"""Convolutions, a GRU, an LSTM, a filter of frequencies, and operations that sort, scan or transform, beside PyTorch, in one sitting, as a table in Markdown.
+"""Convolutions, a GRU, an LSTM, a filter of frequencies, and operations that sort, scan, transform or resize, beside PyTorch, in one sitting, as a table in Markdown.
 
     pip install torch
     cargo build --release -p refrain-nn --example layers
@@ -12,7 +12,8 @@ every program runs pinned to as many CPUs as there are threads.
 
 Images are 32 x 64 x 32 x 32; convolutions are 3 x 3, of 64 to 64 channels. The ResNet block has two of them, with batch norm in
 training. The GRU has 128 sequences of 24 time steps of 64 features, and 64 hidden ones; the LSTM has the same sequences, and two
-layers of 128 hidden ones. The filter multiplies the frequencies of 128 x 336 steps x 64 features by weights. Rows and columns are those of 1024 x 1024 numbers. With gradients: forward, and the gradients by the
+layers of 128 hidden ones. The filter multiplies the frequencies of 128 x 336 steps x 64 features by weights. Rows and columns are those of 1024 x 1024 numbers. Resizing takes the
+images, or the same numbers as series of 1024 steps. With gradients: forward, and the gradients by the
 input and all parameters. bf16 is autocast in PyTorch.
 """
 
@@ -32,6 +33,7 @@ PRECISIONS = ("f32", "tf32", "bf16")
 def torch_times(device, precisions, only):
     """Prints a line per operation, as `cargo run --example layers` does."""
     import torch
+    import torch.nn.functional as F
     from torch import nn
 
     torch.manual_seed(1)
@@ -144,6 +146,22 @@ def torch_times(device, precisions, only):
     }.items():
         with torch.inference_mode():
             measure(name, "f32", f)
+    resize = F.interpolate
+    for name, f in {
+        "bilinear, twice": lambda x: resize(x, (64, 64), mode="bilinear"), "bicubic to 50": lambda x: resize(x, (50, 50), mode="bicubic"),
+        "nearest, twice": lambda x: resize(x, (64, 64), mode="nearest"),
+        "adaptive pooling to 7": lambda x: F.adaptive_avg_pool2d(x, 7),
+        "linear, 1024 to 96": lambda x: resize(x.flatten(2), 96, mode="linear"),
+        "circular padding": lambda x: F.pad(x, (3, 3, 3, 3), mode="circular"),
+        "reflected padding": lambda x: F.pad(x, (3, 3, 3, 3), mode="reflect"),
+    }.items():
+        def alone():
+            with torch.no_grad():
+                return f(images)
+
+        dy = torch.randn_like(alone())
+        measure(f"resize: {name}", "f32", alone)
+        measure(f"resize: {name}, with gradients", "f32", lambda: torch.autograd.grad(f(images), images, dy))
 
 
 def main():

@@ -1,5 +1,7 @@
 """The models of `crates/refrain-nn/examples/models`, with the same sizes, in PyTorch, for `bench/models.py`."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -463,6 +465,148 @@ class DeepAr(nn.Module):
         return (0.5 * ((self.next - mean) / deviation).square() + deviation.log()).mean()
 
 
+class FrequencyMlp(nn.Module):
+    """A linear layer of complex numbers, and ReLU, of each frequency along a dimension."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.real, self.imaginary = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x, dim):
+        # There is no transform of bf16.
+        bins = torch.fft.rfft(x.float(), dim=dim)
+        real = torch.relu(self.real(bins.real) - F.linear(bins.imag, self.imaginary.weight))
+        imaginary = torch.relu(self.imaginary(bins.real) + F.linear(bins.imag, self.real.weight))
+        return torch.fft.irfft(torch.complex(real.float(), imaginary.float()), n=x.shape[dim], dim=dim)
+
+
+class Frets(nn.Module):
+    def __init__(self, device, batch=32, length=96, channels=8, width=128, hidden=256, horizon=96):
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(1, width))
+        self.across, self.along = FrequencyMlp(width), FrequencyMlp(width)
+        self.head = nn.Sequential(nn.Linear(length * width, hidden), nn.LeakyReLU(), nn.Linear(hidden, horizon))
+        self.series, self.targets = (torch.randn(batch, n, channels, device=device) for n in (length, horizon))
+
+    def forward(self):
+        x = self.series.transpose(1, 2)[..., None] * self.embedding
+        y = self.along(self.across(x, 1), 2)
+        return F.mse_loss(self.head((x + y).flatten(2)).transpose(1, 2), self.targets)
+
+
+class NHitsBlock(nn.Module):
+    def __init__(self, context, horizon, hidden, window, steps):
+        super().__init__()
+        self.pool, self.sizes = nn.MaxPool1d(window), (context, horizon)
+        self.layers = nn.Sequential(nn.Linear(context // window, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+        self.back, self.ahead = nn.Linear(hidden, context // steps), nn.Linear(hidden, horizon // steps)
+
+    def forward(self, x):
+        y = self.layers(self.pool(x[:, None])[:, 0])
+        coefficients = (self.back(y), self.ahead(y))
+        return [F.interpolate(c[:, None], size, mode="linear")[:, 0] for c, size in zip(coefficients, self.sizes)]
+
+
+class NHits(nn.Module):
+    def __init__(self, device, batch=1024, context=192, horizon=48, hidden=512):
+        super().__init__()
+        sizes = ((8, 24), (4, 4), (1, 1))
+        self.blocks = nn.ModuleList(NHitsBlock(context, horizon, hidden, window, steps) for window, steps in sizes)
+        self.series, self.targets = torch.randn(batch, context, device=device), torch.randn(batch, horizon, device=device)
+
+    def forward(self):
+        left, forecast = self.series, self.series[:, -1:]
+        for block in self.blocks:
+            back, ahead = block(left)
+            left, forecast = left - back, forecast + ahead
+        return F.l1_loss(forecast, self.targets)
+
+
+def decomposed(x):
+    """The seasonal part of series, and their trend: means of 25 steps, with the ends repeated."""
+    trend = F.avg_pool1d(F.pad(x.transpose(1, 2), (12, 12), mode="replicate"), 25, stride=1).transpose(1, 2)
+    return x - trend, trend
+
+
+class AutoCorrelation(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x, memory):
+        length, missing = x.shape[1], x.shape[1] - memory.shape[1]
+        key, value = self.key(memory), self.value(memory)
+        if missing > 0:
+            key, value = F.pad(key, (0, 0, 0, missing)), F.pad(value, (0, 0, 0, missing))
+        # There is no transform of bf16.
+        product = torch.fft.rfft(self.query(x).float(), dim=1) * torch.fft.rfft(key.float(), dim=1).conj()
+        correlations = torch.fft.irfft(product, n=length, dim=1).mean(2)
+        count = int(math.log(length))
+        delays = correlations.mean(0).topk(count).indices
+        weights = correlations.index_select(1, delays).softmax(1)
+        # Each roll of the values is a window of the values twice in a row.
+        places = (delays[:, None] + torch.arange(length, device=x.device)).flatten()
+        rolled = torch.cat((value, value), 1).index_select(1, places).unflatten(1, (count, length))
+        return self.out((rolled * weights[:, :, None, None]).sum(1))
+
+
+class SeasonalEncoder(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.attention = AutoCorrelation(width)
+        self.ffn = nn.Sequential(nn.Linear(width, 2 * width, bias=False), nn.GELU(), nn.Linear(2 * width, width, bias=False))
+
+    def forward(self, x):
+        x, _ = decomposed(x + self.attention(x, x))
+        return decomposed(x + self.ffn(x))[0]
+
+
+class Circular(nn.Conv1d):
+    """A circular convolution of 3 steps of series, without bias."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs, 3, padding=1, padding_mode="circular", bias=False)
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+class SeasonalDecoder(SeasonalEncoder):
+    def __init__(self, width, channels):
+        super().__init__(width)
+        self.cross, self.trend = AutoCorrelation(width), Circular(width, channels)
+
+    def forward(self, x, memory):
+        x, first = decomposed(x + self.attention(x, x))
+        x, second = decomposed(x + self.cross(x, memory))
+        x, third = decomposed(x + self.ffn(x))
+        return x, self.trend(first + second + third)
+
+
+class SeasonalNorm(nn.LayerNorm):
+    def forward(self, x):
+        x = super().forward(x)
+        return x - x.mean(1, keepdim=True)
+
+
+class Autoformer(nn.Module):
+    def __init__(self, device, batch=32, length=96, label=48, horizon=96, channels=7, width=128):
+        super().__init__()
+        self.label, self.horizon = label, horizon
+        self.encoder = nn.Sequential(Circular(channels, width), SeasonalEncoder(width), SeasonalEncoder(width), SeasonalNorm(width))
+        self.embedding, self.decoder = Circular(channels, width), SeasonalDecoder(width, channels)
+        self.head = nn.Sequential(SeasonalNorm(width), nn.Linear(width, channels))
+        self.series, self.targets = (torch.randn(batch, n, channels, device=device) for n in (length, horizon))
+
+    def forward(self):
+        seasonal, trend = (part[:, -self.label:] for part in decomposed(self.series))
+        mean = self.series.mean(1, keepdim=True).expand(-1, self.horizon, -1)
+        embedded = self.embedding(F.pad(seasonal, (0, 0, 0, self.horizon)))
+        x, trends = self.decoder(embedded, self.encoder(self.series))
+        y = torch.cat((trend, mean), 1) + trends + self.head(x)
+        return F.mse_loss(y[:, self.label:], self.targets)
+
+
 class Contrastive(nn.Module):
     def __init__(self, device, batch=2048, width=256):
         super().__init__()
@@ -530,6 +674,9 @@ MODELS = {
     "gru": lambda device: Recurrent(device, nn.GRU),
     "n-beats": NBeats,
     "deepar": DeepAr,
+    "frets": Frets,
+    "n-hits": NHits,
+    "autoformer": Autoformer,
     "mlp": Mlp,
     "two towers": TwoTowers,
     "contrastive": Contrastive,

@@ -1,12 +1,14 @@
-//! The time of convolutions, a GRU, an LSTM, a filter of frequencies, and operations that sort, scan or transform: a line per operation,
-//! precision and way to run it, in microseconds.
+//! The time of convolutions, a GRU, an LSTM, a filter of frequencies, and operations that sort, scan, transform or resize: a line per
+//! operation, precision and way to run it, in microseconds.
 //!
 //! `cargo run --release -p refrain-nn --example layers -- cuda f32 bf16 GRU`; `bench/layers.py` sets it beside PyTorch. Arguments
 //! after the device are precisions, and beginnings of the names of what is measured.
 
 use std::time::Instant;
 
-use refrain::{Conv2dOptions, DType, Device, Generator, Precision, Step, Tensor, with_precision};
+use refrain::{
+    Conv2dOptions, DType, Device, Generator, Interpolation, PadMode, Precision, Step, Tensor, with_precision,
+};
 use refrain_nn::{
     BatchNorm, Conv2d, Gru, Init, Lstm, Mode, Module, Parameter, ParameterBuilder, Parameters, Result,
 };
@@ -191,6 +193,29 @@ fn operations(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Images and series that become larger or smaller.
+const RESIZED: &[(&str, Operation)] = &[
+    ("resize: bilinear, twice", |x| x.interpolate(&[64, 64], Interpolation::Linear { align_corners: false })),
+    ("resize: bicubic to 50", |x| x.interpolate(&[50, 50], Interpolation::Cubic { align_corners: false })),
+    ("resize: nearest, twice", |x| x.interpolate(&[64, 64], Interpolation::Nearest)),
+    ("resize: adaptive pooling to 7", |x| x.adaptive_avg_pool2d([7, 7])),
+    ("resize: linear, 1024 to 96", |x| {
+        x.flatten(2, 3)?.interpolate(&[96], Interpolation::Linear { align_corners: false })
+    }),
+    ("resize: circular padding", |x| x.pad(&[(0, 0), (0, 0), (3, 3), (3, 3)], PadMode::Circular)),
+    ("resize: reflected padding", |x| x.pad(&[(0, 0), (0, 0), (3, 3), (3, 3)], PadMode::Reflect)),
+];
+
+fn resizing(device: &Device) -> Result<()> {
+    let g = Generator::new(device, 1)?;
+    let images = g.normal([32, 64, 32, 32], DType::F32)?;
+    let none = ParameterBuilder::new(device, DType::F32).build(&g)?;
+    for (name, f) in RESIZED {
+        layer(name, "f32", &images, &none, &|x| Ok(f(x)?))?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let device: Device = std::env::args().nth(1).unwrap_or("cpu".to_string()).parse()?;
     for (name, precision) in PRECISIONS {
@@ -198,5 +223,6 @@ fn main() -> Result<()> {
             with_precision(precision, || layers(name, &device))?;
         }
     }
-    operations(&device)
+    operations(&device)?;
+    resizing(&device)
 }

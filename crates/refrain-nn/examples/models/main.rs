@@ -4,6 +4,7 @@
 //! `cargo run --release -p refrain-nn --example models -- cuda f32 bf16 gpt`; `bench/models.py` has the same models in PyTorch and
 //! sets them side by side. Arguments after the device are precisions, and beginnings of the names of models.
 
+mod frequencies;
 mod images;
 mod others;
 mod series;
@@ -51,6 +52,9 @@ const MODELS: &[(&str, Model)] = &[
     ("gru", series::gru),
     ("n-beats", series::n_beats),
     ("deepar", series::deep_ar),
+    ("frets", frequencies::frets),
+    ("n-hits", series::n_hits),
+    ("autoformer", frequencies::autoformer),
     ("mlp", others::mlp),
     ("two towers", others::two_towers),
     ("contrastive", others::contrastive),

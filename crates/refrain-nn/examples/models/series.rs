@@ -1,7 +1,7 @@
 //! Models of series.
 
-use refrain::{Conv1dOptions, DType, Generator, Tensor};
-use refrain_nn::{Conv1d, Dropout, Embedding, Gru, Linear, Lstm, ParameterBuilder, Result};
+use refrain::{Conv1dOptions, DType, Generator, Interpolation, Pool1dOptions, Tensor};
+use refrain_nn::{Conv1d, Dropout, Embedding, Gru, Linear, Lstm, MaxPool1d, ParameterBuilder, Result};
 
 use crate::{Loss, added, ids};
 
@@ -131,6 +131,40 @@ pub fn n_beats(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
             forecast = added(&forecast, &ahead.forward(&x)?)?;
         }
         Ok(forecast.sub(&targets)?.abs()?.mean(())?)
+    }))
+}
+
+/// Blocks that see the series less and less pooled, and interpolate more and more coefficients (N-HiTS: Challu et al., AAAI 2023).
+pub fn n_hits(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (batch, context, horizon, hidden) = (1024, 192, 48, 512);
+    let mut blocks = Vec::new();
+    // The steps of a window, and of a coefficient.
+    for (i, (window, steps)) in [(8, 24), (4, 4), (1, 1)].into_iter().enumerate() {
+        let b = b.scope("blocks").scope(i);
+        let pool = MaxPool1d(Pool1dOptions::new(window));
+        let layers = [
+            Linear::new(&b.scope("layers").scope(0), context / window, hidden)?,
+            Linear::new(&b.scope("layers").scope(1), hidden, hidden)?,
+        ];
+        let back = Linear::new(&b.scope("back"), hidden, context / steps)?;
+        blocks.push((pool, layers, back, Linear::new(&b.scope("ahead"), hidden, horizon / steps)?));
+    }
+    let linear = Interpolation::Linear { align_corners: false };
+    let series = g.normal([batch, context], DType::F32)?;
+    let targets = g.normal([batch, horizon], DType::F32)?;
+    Ok(Box::new(move |_| {
+        let mut left = series.clone();
+        let mut forecast = series.i((.., -1..))?;
+        for (pool, layers, back, ahead) in &blocks {
+            let mut x = pool.forward(&left.unsqueeze(1)?)?.squeeze(1)?;
+            for layer in layers {
+                x = layer.forward(&x)?.relu()?;
+            }
+            let explained = back.forward(&x)?.interpolate(&[context], linear)?;
+            left = left.sub(&explained.to_dtype(left.dtype())?)?;
+            forecast = added(&forecast, &ahead.forward(&x)?.interpolate(&[horizon], linear)?)?;
+        }
+        Ok(forecast.l1_loss(&targets)?)
     }))
 }
 
