@@ -92,8 +92,10 @@ KERNEL(interpolate, InterpolateArgs, p) {
         C count = (C)1;
         #pragma unroll
         for (int d = AXES - 1; d >= 0; d--) {
-            const INDEX own = (INDEX)(BACK ? p.from[d] : p.to[d]), q = rest / own;
-            axes[d] = reach_of((PLACE)p.from[d], (PLACE)p.to[d], (PLACE)(rest - q * own));
+            // The arguments have the axes last.
+            const i64 from = p.from[RANK - AXES + d], to = p.to[RANK - AXES + d];
+            const INDEX own = (INDEX)(BACK ? from : to), q = rest / own;
+            axes[d] = reach_of((PLACE)from, (PLACE)to, (PLACE)(rest - q * own));
             rest = q;
 #if KIND == AREA && !BACK
             count *= (C)axes[d].taps.count;
