@@ -190,7 +190,7 @@ fn every_layer_prints_its_settings_and_holds_all_that_it_declared() {
     let cases: Vec<(&str, Make)> = vec![
         (
             "Linear(in_features=3, out_features=8, bias=false)  # 24 parameters",
-            made(|b| Linear::with_init(b, 3, 8, Init::torch_linear(), None)),
+            made(|b| Linear::without_bias(b, 3, 8)),
         ),
         ("Embedding(count=5, features=2)  # 10 parameters", made(|b| Embedding::new(b, 5, 2))),
         ("LayerNorm(size=8, eps=0.00001)  # 16 parameters", made(|b| LayerNorm::new(b, 8, 1e-5))),

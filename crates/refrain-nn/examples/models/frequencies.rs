@@ -112,9 +112,7 @@ struct EncoderLayer {
 
 impl EncoderLayer {
     fn new(b: &ParameterBuilder, width: usize) -> Result<EncoderLayer> {
-        let linear = |name: &str, inputs, outputs| {
-            Linear::with_init(&b.scope(name), inputs, outputs, Init::torch_linear(), None)
-        };
+        let linear = |name: &str, inputs, outputs| Linear::without_bias(&b.scope(name), inputs, outputs);
         Ok(EncoderLayer {
             attention: AutoCorrelation::new(&b.scope("attention"), width)?,
             ffn: [linear("up", width, 2 * width)?, linear("down", 2 * width, width)?],
@@ -163,7 +161,7 @@ impl DecoderLayer {
 /// A circular convolution of 3 steps, without bias.
 fn circular(b: &ParameterBuilder, inputs: usize, outputs: usize) -> Result<Conv1d> {
     let options = Conv1dOptions { padding: 1, ..Conv1dOptions::default() };
-    let conv = Conv1d::with_init(b, inputs, outputs, 3, options, Init::torch_linear(), None)?;
+    let conv = Conv1d::without_bias(b, inputs, outputs, 3, options)?;
     Ok(conv.padding_mode(PadMode::Circular))
 }
 

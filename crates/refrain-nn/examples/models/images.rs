@@ -49,7 +49,7 @@ impl ConvNorm {
     ) -> Result<ConvNorm> {
         let options =
             Conv2dOptions { stride: [stride; 2], padding: [kernel / 2; 2], ..Conv2dOptions::default() };
-        let conv = Conv2d::with_init(b, inputs, outputs, [kernel; 2], options, Init::torch_linear(), None)?;
+        let conv = Conv2d::without_bias(b, inputs, outputs, [kernel; 2], options)?;
         Ok(ConvNorm(conv, BatchNorm::new(&b.scope("norm"), outputs, 1, 1e-5, 0.1)?))
     }
 

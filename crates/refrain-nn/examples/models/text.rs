@@ -3,8 +3,8 @@
 use refrain::{Activation, CrossEntropyOptions, DType, Generator, Tensor};
 use refrain_nn::{
     AttentionContext, AttentionOptions, CrossAttention, CrossAttentionOptions, Dropout, Embedding,
-    EncoderDropout, Init, LayerNorm, Linear, MultiHeadAttention, ParameterBuilder, Result, RmsNorm,
-    RotaryOptions, TransformerEncoderLayer, TransformerEncoderOptions,
+    EncoderDropout, LayerNorm, Linear, MultiHeadAttention, ParameterBuilder, Result, RmsNorm, RotaryOptions,
+    TransformerEncoderLayer, TransformerEncoderOptions,
 };
 
 use crate::{Loss, added, ids};
@@ -44,7 +44,7 @@ pub fn gpt(b: &ParameterBuilder, g: &Generator, sizes: Gpt) -> Result<Loss> {
         .map(|i| encoder(&b.scope("layers").scope(i), width, true, 0.1))
         .collect::<Result<Vec<_>>>()?;
     let norm = LayerNorm::new(&b.scope("norm"), width, 1e-5)?;
-    let head = Linear::with_init(&b.scope("head"), width, vocabulary, Init::torch_linear(), None)?;
+    let head = Linear::without_bias(&b.scope("head"), width, vocabulary)?;
     let text = ids(g, vocabulary, &[batch, context + 1])?;
     let (input, next) = (text.i((.., ..context))?.copy()?, text.i((.., 1..))?.copy()?);
     let positions = Tensor::arange(0.0, context as f64, 1.0, DType::I64, g.device())?;
@@ -61,9 +61,7 @@ pub fn gpt(b: &ParameterBuilder, g: &Generator, sizes: Gpt) -> Result<Loss> {
 /// Rotary positions, RMS norm, gated feed-forward halves, no biases but those of the attention.
 pub fn llama(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     let (vocabulary, context, width, hidden, batch) = (32000, 512, 512, 1376, 8);
-    let linear = |b: &ParameterBuilder, inputs, outputs| {
-        Linear::with_init(b, inputs, outputs, Init::torch_linear(), None)
-    };
+    let linear = Linear::without_bias;
     let options = AttentionOptions {
         causal: true,
         rotary: Some(RotaryOptions::new(context)),
@@ -137,7 +135,7 @@ pub fn translation(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
         });
     }
     let norms = [norm_of(&b.scope("encoder"), 0)?, norm_of(&b.scope("decoder"), 0)?];
-    let head = Linear::with_init(&b.scope("head"), width, vocabulary, Init::torch_linear(), None)?;
+    let head = Linear::without_bias(&b.scope("head"), width, vocabulary)?;
     let sentences = ids(g, vocabulary, &[batch, length])?;
     let mask = padding(g, batch, length)?;
     let text = ids(g, vocabulary, &[batch, length + 1])?;

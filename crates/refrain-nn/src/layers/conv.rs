@@ -49,7 +49,21 @@ macro_rules! convolutions {
                 $name::with_init(builder, inputs, outputs, kernel, options, Init::torch_linear(), bias)
             }
 
-            /// A layer with other initial values, or without bias, as before a batch norm.
+            /// The same without bias (`bias=False` of PyTorch), as before a batch norm.
+            ///
+            /// # Errors
+            /// If the groups do not divide the channels, or the names are used already in this scope.
+            pub fn without_bias(
+                builder: &ParameterBuilder,
+                inputs: usize,
+                outputs: usize,
+                kernel: $kernel,
+                options: $options,
+            ) -> Result<$name> {
+                $name::with_init(builder, inputs, outputs, kernel, options, Init::torch_linear(), None)
+            }
+
+            /// A layer with other initial values.
             ///
             /// # Errors
             /// If the groups do not divide the channels, or the names are used already in this scope.

@@ -23,7 +23,15 @@ impl Linear {
         Linear::with_init(builder, inputs, outputs, Init::torch_linear(), Some(Init::torch_bias(inputs)))
     }
 
-    /// A layer with other initial values, or without bias.
+    /// The same without bias (`bias=False` of PyTorch).
+    ///
+    /// # Errors
+    /// If the names are used already in this scope.
+    pub fn without_bias(builder: &ParameterBuilder, inputs: usize, outputs: usize) -> Result<Linear> {
+        Linear::with_init(builder, inputs, outputs, Init::torch_linear(), None)
+    }
+
+    /// A layer with other initial values.
     ///
     /// # Errors
     /// If the names are used already in this scope.
