@@ -271,6 +271,16 @@ fn quantiles_lie_at_or_between_sorted_elements() {
             assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
             assert!(error.to_string().contains("from 0 to 1"), "{error}");
         }
+        let infinite = tensor(&[3.0, f64::INFINITY, f64::INFINITY], [3], DType::F32, &device);
+        assert_eq!(values(&infinite.quantile(0.25, 0).unwrap()), [f64::INFINITY]);
+        assert_eq!(values(&infinite.quantile(0.75, 0).unwrap()), [f64::INFINITY]);
+        let far = tensor(&[-3e38, 3e38], [2], DType::F32, &device);
+        assert_eq!(values(&far.quantile(0.5, 0).unwrap()), [0.0]);
+        // Equal elements share the gradient.
+        let equal = tensor(&[1.0, 1.0], [2], DType::F64, &device);
+        equal.set_requires_grad(true).unwrap();
+        equal.quantile(0.5, 0).unwrap().backward().unwrap();
+        assert_eq!(values(&equal.grad().unwrap()), [0.5, 0.5]);
         let none = x.detach().narrow(1, 0, 0).unwrap();
         assert!(none.median(1).unwrap_err().to_string().contains("no elements"));
         assert_eq!(none.median(0).unwrap().dims(), [0]);

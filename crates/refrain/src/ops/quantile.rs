@@ -21,9 +21,7 @@ fn at_place(op: &'static str, x: &Tensor, axis: isize, place: impl Fn(usize) -> 
         let wide = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let [below, above] = [value, sorted.select(axis, first + 1)?].map(|t| t.to_dtype(wide));
         let (below, above) = (below?, above?);
-        let between = (&below + above.sub(&below)?.mul_scalar(part)?)?;
-        // Infinite ones have no distance.
-        value = below.eq(&above)?.where_cond(&below, &between)?.to_dtype(x.dtype())?;
+        value = (below.mul_scalar(1.0 - part)? + above.mul_scalar(part)?)?.to_dtype(x.dtype())?;
     }
     if !x.dtype().is_float() {
         return Ok(value);
@@ -51,7 +49,7 @@ impl Tensor {
     }
 
     /// The quantile `q` along an axis, `q` from 0 to 1: of `n` sorted elements, the one at `q (n - 1)`, or what lies linearly between the
-    /// two around it, as `torch.quantile`. NaN if an element is NaN, or between infinity and another number. The axis disappears from the shape. For floats; the gradient goes to
+    /// two around it, as `torch.quantile`. NaN if an element is NaN, or between `-inf` and `inf`. The axis disappears from the shape. For floats; the gradient goes to
     /// these two.
     ///
     /// # Errors

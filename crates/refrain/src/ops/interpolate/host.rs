@@ -82,9 +82,9 @@ fn resize_row<R: Real>(table: &Table<R>, x: &[R], y: &mut [R]) {
                     }
                     (first, &[weight]) => weight * x[first],
                     (first, &[a, b]) => a * x[first] + b * x[first + 1],
-                    (first, weights) => {
-                        sum([weights, &x[first..][..weights.len()]], |[weight, x]| weight * x)
-                    }
+                    (first, weights) => sum([weights, &x[first..][..weights.len()]], |[weight, x]| {
+                        if weight == R::ZERO { R::ZERO } else { weight * x }
+                    }),
                 };
             }
         },
@@ -112,8 +112,10 @@ fn resize_run<R: Real>(
 ) {
     let (first, weights) = table.run(i);
     let mut sums = Scratch::filled(rest.iter().map(|t| t.from).product(), R::ZERO);
-    for (k, &weight) in weights.iter().enumerate() {
-        row(first + k, &mut |x| add_row(x, weight, k == 0, &mut sums));
+    let mut is_first = true;
+    for (k, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight != R::ZERO) {
+        row(first + k, &mut |x| add_row(x, weight, is_first, &mut sums));
+        is_first = false;
     }
     if table.is_mean {
         let count = R::from_f64(weights.len() as f64);

@@ -23,7 +23,7 @@ pub enum Interpolation {
     /// Element `(i + 0.5) L / size`, rounded down: PyTorch's `"nearest-exact"`.
     NearestExact,
     /// The two elements on both sides of position `(i + 0.5) L / size - 0.5`, weighted by their distance: `"linear"`, `"bilinear"` or
-    /// `"trilinear"`. Positions before the first element or after the last one are theirs.
+    /// `"trilinear"`. Positions outside the axis are clamped to its first or last element.
     Linear {
         /// Whether the first and the last element keep their positions, so that `i` is at `i (L - 1) / (size - 1)`.
         align_corners: bool,
@@ -106,6 +106,16 @@ impl Op for Interpolate {
     }
 }
 
+fn resized(op: Interpolate, x: &Tensor) -> Result<Tensor> {
+    if op.mode == Interpolation::Area && op.axes.iter().all(|axis| axis.to == 1) {
+        // One mean of all, whose many elements several threads add.
+        x.require_float(op.name)?;
+        let last: SmallVec<[isize; 3]> = (1..=op.axes.len() as isize).map(|axis| -axis).collect();
+        return x.mean_keepdim(&last[..]);
+    }
+    apply(op, &[x])?.in_order_of(x)
+}
+
 impl Tensor {
     /// The tensor with its last axes resized: `[..., L]` to `[..., sizes[0]]`, `[..., H, W]` to `[..., sizes[0], sizes[1]]`, and three axes
     /// alike. For floats; sums are in f32 or f64.
@@ -129,7 +139,7 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn interpolate(&self, sizes: &[usize], mode: Interpolation) -> Result<Tensor> {
-        apply(Interpolate::new("interpolate", self, sizes, mode)?, &[self])?.in_order_of(self)
+        resized(Interpolate::new("interpolate", self, sizes, mode)?, self)
     }
 
     /// [`Tensor::interpolate`] into the memory of `dst`.
@@ -150,7 +160,7 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn adaptive_avg_pool1d(&self, size: usize) -> Result<Tensor> {
-        apply(Interpolate::new("adaptive_avg_pool1d", self, &[size], Interpolation::Area)?, &[self])
+        resized(Interpolate::new("adaptive_avg_pool1d", self, &[size], Interpolation::Area)?, self)
     }
 
     /// [`Tensor::adaptive_avg_pool1d`] into the memory of `dst`.
@@ -163,8 +173,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::interpolate`].
     pub fn adaptive_avg_pool2d(&self, sizes: [usize; 2]) -> Result<Tensor> {
-        apply(Interpolate::new("adaptive_avg_pool2d", self, &sizes, Interpolation::Area)?, &[self])?
-            .in_order_of(self)
+        resized(Interpolate::new("adaptive_avg_pool2d", self, &sizes, Interpolation::Area)?, self)
     }
 
     /// [`Tensor::adaptive_avg_pool2d`] into the memory of `dst`.

@@ -9,11 +9,11 @@ pub(super) struct Axis {
     pub(super) to: usize,
 }
 
-/// `count` elements from `first` on. Those before the first element of the axis or after the last one are that element.
+/// `count` elements from `first` on. Indices outside the axis are clamped to its ends.
 pub(super) struct Taps {
     first: i64,
     count: usize,
-    /// In turn.
+    /// Used in turn: all equal for [`Interpolation::Area`].
     weights: [f64; 4],
 }
 

@@ -46,7 +46,7 @@ fn word(mode: PadMode) -> &'static str {
     }
 }
 
-/// Whether an axis is padded alike if each of its elements is a block of several.
+/// Whether an axis and an unpadded one after it can be padded as one axis, with all counts multiplied.
 fn moves_blocks(mode: PadMode) -> bool {
     matches!(mode, PadMode::Constant(_) | PadMode::Circular)
 }

@@ -72,8 +72,8 @@ impl<R: Real> Columns<R> {
         Columns { stride, width, windows, places, counts }
     }
 
-    /// Adds rows of an image to the sums of the windows over them. Side by side or one after the other, each sum has the order of its
-    /// window.
+    /// Adds rows of an image to the sums of the windows over them. Both loops add the elements of a window in the same
+    /// order.
     fn add_windows(&self, rows: &[R], sums: &mut [R]) {
         simd(
             #[inline(always)]
@@ -190,20 +190,13 @@ pub(super) fn backward(pool: &Pool, args: &HostArgs<'_>) -> Result<()> {
     let windows = pool.count[0] * pool.count[1];
     let accumulate = args.accumulate(0);
     with_float!(args, args.write_dtype(0), T, R => {
-        let by_columns = Columns::<R>::new(pool);
+        let by_columns = (pool.kind != Kind::Max).then(|| Columns::<R>::new(pool));
         let dy = args.read::<T>(0)?;
         let places = if pool.kind == Kind::Max { args.read::<i64>(1)? } else { &[] };
         parallel::pieces(args.write::<T>(0)?, height * width, |plane, dx| {
             let dy = &dy[plane * windows..][..windows];
             let mut sums = Scratch::filled(dx.len(), <R as Number>::ZERO);
-            if pool.kind == Kind::Max {
-                for (d, &place) in dy.iter().zip(&places[plane * windows..]) {
-                    // The places are those that the operation wrote; one out of range has no element.
-                    if let Some(sum) = sums.get_mut(place as usize) {
-                        *sum += d.to::<R>();
-                    }
-                }
-            } else {
+            if let Some(by_columns) = &by_columns {
                 let mut shares = Scratch::<R>::new(pool.count[1]);
                 for (row, dy) in dy.chunks(pool.count[1]).enumerate() {
                     let range = pool.rows(row);
@@ -220,6 +213,13 @@ pub(super) fn backward(pool: &Pool, args: &HostArgs<'_>) -> Result<()> {
                         #[inline(always)]
                         || sums.iter_mut().for_each(|sum| *sum = *sum / all),
                     );
+                }
+            } else {
+                for (d, &place) in dy.iter().zip(&places[plane * windows..]) {
+                    // The places are those that the operation wrote; one out of range has no element.
+                    if let Some(sum) = sums.get_mut(place as usize) {
+                        *sum += d.to::<R>();
+                    }
                 }
             }
             store(&sums, dx, accumulate);
