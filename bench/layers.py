@@ -148,8 +148,8 @@ def torch_times(device, precisions, only):
             measure(name, "f32", f)
     resize = F.interpolate
     for name, f in {
-        "bilinear, twice": lambda x: resize(x, (64, 64), mode="bilinear"), "bicubic to 50": lambda x: resize(x, (50, 50), mode="bicubic"),
-        "nearest, twice": lambda x: resize(x, (64, 64), mode="nearest"),
+        "bilinear to 64": lambda x: resize(x, (64, 64), mode="bilinear"), "bicubic to 50": lambda x: resize(x, (50, 50), mode="bicubic"),
+        "nearest to 64": lambda x: resize(x, (64, 64), mode="nearest"),
         "adaptive pooling to 7": lambda x: F.adaptive_avg_pool2d(x, 7),
         "linear, 1024 to 96": lambda x: resize(x.flatten(2), 96, mode="linear"),
         "circular padding": lambda x: F.pad(x, (3, 3, 3, 3), mode="circular"),

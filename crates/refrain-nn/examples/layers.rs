@@ -195,9 +195,9 @@ fn operations(device: &Device) -> Result<()> {
 
 /// Images and series that become larger or smaller.
 const RESIZED: &[(&str, Operation)] = &[
-    ("resize: bilinear, twice", |x| x.interpolate(&[64, 64], Interpolation::Linear { align_corners: false })),
+    ("resize: bilinear to 64", |x| x.interpolate(&[64, 64], Interpolation::Linear { align_corners: false })),
     ("resize: bicubic to 50", |x| x.interpolate(&[50, 50], Interpolation::Cubic { align_corners: false })),
-    ("resize: nearest, twice", |x| x.interpolate(&[64, 64], Interpolation::Nearest)),
+    ("resize: nearest to 64", |x| x.interpolate(&[64, 64], Interpolation::Nearest)),
     ("resize: adaptive pooling to 7", |x| x.adaptive_avg_pool2d([7, 7])),
     ("resize: linear, 1024 to 96", |x| {
         x.flatten(2, 3)?.interpolate(&[96], Interpolation::Linear { align_corners: false })

@@ -27,7 +27,7 @@ macro_rules! convolutions {
             weight: Parameter,
             bias: Option<Parameter>,
             options: $options,
-            /// What the padding consists of, if not of zeros.
+            /// What the padding consists of, if not of zeros. Transposed convolutions have zeros.
             padding_mode: Option<PadMode>,
         }
 
@@ -98,7 +98,8 @@ macro_rules! convolutions {
             #[doc = concat!("`", $shape, "`, as [`Tensor::", stringify!($method), "`] says.")]
             ///
             /// # Errors
-            /// If the channels, the dtype or the device are not those of the parameters, or a window does not fit.
+            /// If the channels, the dtype or the device are not those of the parameters, a window does not fit, or the input has too few
+            /// elements for its padding mode ([`Tensor::pad`]).
             pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 in_layer(self, || {
                     let bias = self.bias.as_ref().map(Parameter::tensor).transpose()?;
@@ -106,7 +107,11 @@ macro_rules! convolutions {
                     let sizes = Sizes::from(self.options.padding).0;
                     match self.padding_mode {
                         // The convolution names a wrong shape as it was passed.
-                        Some(mode) if x.rank() == 2 + sizes.len() && sizes.iter().any(|&size| size > 0) => {
+                        Some(mode)
+                            if x.rank() == 2 + sizes.len()
+                                && x.dims()[1] == weight.dims()[1] * self.options.groups
+                                && sizes.iter().any(|&size| size > 0) =>
+                        {
                             let sizes = sizes.into_iter().map(|size| (size, size));
                             let padding: Vec<(usize, usize)> = [(0, 0), (0, 0)].into_iter().chain(sizes).collect();
                             let options = $options { padding: Default::default(), ..self.options };

@@ -31,7 +31,7 @@ impl Upsample {
     /// As [`Tensor::interpolate`] says.
     ///
     /// # Errors
-    /// If the input does not have two axes more than there are factors, these are not one to three, or a factor is 0.
+    /// If the input does not have two axes more than there are factors, or a factor is 0; otherwise as [`Tensor::interpolate`].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         if x.rank() != 2 + self.factors.len() {
             let message = format!(
@@ -79,8 +79,8 @@ macro_rules! adaptive {
 }
 
 adaptive! {
-    /// Average pooling of series to a given number of windows.
+    /// Average pooling of series to a given number of windows: `[.., L]` to `[.., size]`.
     AdaptiveAvgPool1d, usize, adaptive_avg_pool1d;
-    /// Average pooling of images to given numbers of rows and columns.
+    /// Average pooling of images to given numbers of rows and columns: `[.., H, W]` to `[.., rows, columns]`.
     AdaptiveAvgPool2d, [usize; 2], adaptive_avg_pool2d;
 }
