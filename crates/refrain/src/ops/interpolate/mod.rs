@@ -106,16 +106,6 @@ impl Op for Interpolate {
     }
 }
 
-fn resized(op: Interpolate, x: &Tensor) -> Result<Tensor> {
-    if op.mode == Interpolation::Area && op.axes.iter().all(|axis| axis.to == 1) {
-        // One mean of all, whose many elements several threads add.
-        x.require_float(op.name)?;
-        let last: SmallVec<[isize; 3]> = (1..=op.axes.len() as isize).map(|axis| -axis).collect();
-        return x.mean_keepdim(&last[..]);
-    }
-    apply(op, &[x])?.in_order_of(x)
-}
-
 impl Tensor {
     /// The tensor with its last axes resized: `[..., L]` to `[..., sizes[0]]`, `[..., H, W]` to `[..., sizes[0], sizes[1]]`, and three axes
     /// alike. For floats; sums are in f32 or f64.
@@ -139,7 +129,7 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn interpolate(&self, sizes: &[usize], mode: Interpolation) -> Result<Tensor> {
-        resized(Interpolate::new("interpolate", self, sizes, mode)?, self)
+        apply(Interpolate::new("interpolate", self, sizes, mode)?, &[self])?.in_order_of(self)
     }
 
     /// [`Tensor::interpolate`] into the memory of `dst`.
@@ -148,7 +138,7 @@ impl Tensor {
     }
 
     /// The means of `size` windows that cover series `[..., L]`: `[..., size]`. Window `i` begins at `i L / size`, rounded down, and ends
-    /// at `(i + 1) L / size`, rounded up.
+    /// at `(i + 1) L / size`, rounded up. For a single window, [`Tensor::mean_keepdim`] is faster on a GPU and more exact.
     ///
     /// # Errors
     /// As [`Tensor::interpolate`].
@@ -160,7 +150,7 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn adaptive_avg_pool1d(&self, size: usize) -> Result<Tensor> {
-        resized(Interpolate::new("adaptive_avg_pool1d", self, &[size], Interpolation::Area)?, self)
+        apply(Interpolate::new("adaptive_avg_pool1d", self, &[size], Interpolation::Area)?, &[self])
     }
 
     /// [`Tensor::adaptive_avg_pool1d`] into the memory of `dst`.
@@ -173,7 +163,8 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::interpolate`].
     pub fn adaptive_avg_pool2d(&self, sizes: [usize; 2]) -> Result<Tensor> {
-        resized(Interpolate::new("adaptive_avg_pool2d", self, &sizes, Interpolation::Area)?, self)
+        apply(Interpolate::new("adaptive_avg_pool2d", self, &sizes, Interpolation::Area)?, &[self])?
+            .in_order_of(self)
     }
 
     /// [`Tensor::adaptive_avg_pool2d`] into the memory of `dst`.
