@@ -185,7 +185,7 @@ pub(super) fn resize(axes: &[Axis], mode: Interpolation, back: bool, args: &Host
                     Some(x) => f(x),
                     None => {
                         let mut of_x = Scratch::new(from);
-                        convert(x, &mut *of_x);
+                        convert(x, &mut of_x);
                         f(&of_x);
                     }
                 }

@@ -200,7 +200,7 @@ pub(super) fn backward(pool: &Pool, args: &HostArgs<'_>) -> Result<()> {
                 let mut shares = Scratch::<R>::new(pool.count[1]);
                 for (row, dy) in dy.chunks(pool.count[1]).enumerate() {
                     let range = pool.rows(row);
-                    convert(dy, &mut *shares);
+                    convert(dy, &mut shares);
                     if !pool.divides_by_all() {
                         by_columns.divide(&mut shares, range.len());
                     }
@@ -211,7 +211,7 @@ pub(super) fn backward(pool: &Pool, args: &HostArgs<'_>) -> Result<()> {
                     let all = R::from_f64(all[0] * all[1]);
                     simd(
                         #[inline(always)]
-                        || sums.iter_mut().for_each(|sum| *sum = *sum / all),
+                        || sums.iter_mut().for_each(|sum| *sum /= all),
                     );
                 }
             } else {
