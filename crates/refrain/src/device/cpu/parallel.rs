@@ -169,15 +169,27 @@ fn install<R: Send>(pool: &ThreadPool, kernel: impl FnOnce() -> R + Send) -> R {
 /// Calls `body(i, piece)` for every piece of `size` elements of `out` (the last may be shorter), in parallel if there
 /// is enough work for several threads.
 pub(crate) fn pieces<T: Send>(out: &mut [T], size: usize, body: impl Fn(usize, &mut [T]) + Sync) {
-    split(out, size, &body);
+    let all = out.len();
+    split(out, size, all, &body);
+}
+
+/// The same where pieces read more than they write: `all` elements together, at least as many as `out` has.
+pub(crate) fn pieces_that_read<T: Send>(
+    out: &mut [T],
+    size: usize,
+    all: usize,
+    body: impl Fn(usize, &mut [T]) + Sync,
+) {
+    split(out, size, all, &body);
 }
 
 /// Takes a function pointer, so that what splits is compiled only once for each element type.
-fn split<T: Send>(out: &mut [T], size: usize, body: &(dyn Fn(usize, &mut [T]) + Sync)) {
+fn split<T: Send>(out: &mut [T], size: usize, all: usize, body: &(dyn Fn(usize, &mut [T]) + Sync)) {
     if out.is_empty() || size == 0 {
         return;
     }
-    let (group, worthwhile) = ((grain(out.len()) / size).max(1), worthwhile(out.len()));
+    let of_piece = size * (all / out.len()).max(1);
+    let (group, worthwhile) = ((grain(all) / of_piece).max(1), worthwhile(all));
     for_each(worthwhile, out.par_chunks_mut(group * size).enumerate(), |(g, out): (usize, &mut [T])| {
         out.chunks_mut(size).enumerate().for_each(|(i, piece)| body(g * group + i, piece));
     });

@@ -22,7 +22,7 @@ params! {
         /// Elements of a block of x, and of y.
         size_x: i64,
         size_y: i64,
-        /// Axis by axis: the size before it is resized, and behind.
+        /// Axis by axis: the sizes before and after resizing.
         from: [i64; RANK],
         to: [i64; RANK],
     }
@@ -34,9 +34,9 @@ pub(super) fn resize(axes: &[Axis], mode: Interpolation, back: bool, args: &mut 
     if n == 0 {
         return Ok(());
     }
-    let before: usize = axes.iter().map(|axis| axis.from).product();
-    let behind: usize = axes.iter().map(|axis| axis.to).product();
-    let (size_x, size_y) = if back { (behind, before) } else { (before, behind) };
+    let from: usize = axes.iter().map(|axis| axis.from).product();
+    let to: usize = axes.iter().map(|axis| axis.to).product();
+    let (size_x, size_y) = if back { (to, from) } else { (from, to) };
     let blocks = n / size_y;
     let threads = blocks.div_ceil(BLOCKS) * size_y;
     let (kind, corners) = match mode {

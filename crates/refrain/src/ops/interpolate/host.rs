@@ -1,7 +1,5 @@
 //! Resizing on the CPU: axis by axis, the first one first, so that rows are weighted as a whole.
 
-use rayon::prelude::*;
-
 use super::Interpolation;
 use super::taps::Axis;
 use crate::device::HostArgs;
@@ -142,16 +140,6 @@ fn resize_block<R: Real>(tables: &[Table<R>], x: &[R], y: &mut [R]) {
     }
 }
 
-/// Calls `body(i, piece)` for every piece of `size` elements, on all threads if `all` elements, read or written, are worth it.
-fn each_piece<T: Send>(y: &mut [T], size: usize, all: usize, body: &(dyn Fn(usize, &mut [T]) + Sync)) {
-    let of_piece = all / (y.len() / size).max(1);
-    let group = (parallel::grain(all) / of_piece.max(1)).max(1);
-    let groups = y.par_chunks_mut(group * size).enumerate();
-    parallel::for_each(parallel::worthwhile(all), groups, |(g, y): (usize, &mut [T])| {
-        y.chunks_mut(size).enumerate().for_each(|(i, piece)| body(g * group + i, piece));
-    });
-}
-
 /// The operand with its axes resized, or what their gradient gives back.
 pub(super) fn resize(axes: &[Axis], mode: Interpolation, back: bool, args: &HostArgs<'_>) -> Result<()> {
     let accumulate = args.accumulate(0);
@@ -169,7 +157,7 @@ pub(super) fn resize(axes: &[Axis], mode: Interpolation, back: bool, args: &Host
         let from: usize = rest.iter().map(|t| t.from).product();
         let to: usize = rest.iter().map(|t| t.to).product();
         if rest.is_empty() {
-            each_piece(y, first.to, all, &|i, y| {
+            parallel::pieces_that_read(y, first.to, all, |i, y| {
                 let (mut of_x, mut of_y) = (Scratch::new(first.from), Scratch::new(first.to));
                 let x = load(&x[i * first.from..][..first.from], &mut of_x);
                 resize_row(first, x, &mut of_y);
@@ -177,7 +165,7 @@ pub(super) fn resize(axes: &[Axis], mode: Interpolation, back: bool, args: &Host
             });
             return Ok(());
         }
-        each_piece(y, to, all, &|i, y| {
+        parallel::pieces_that_read(y, to, all, |i, y| {
             let (block, i) = (i / first.to, i % first.to);
             let row = |place: usize, f: &mut dyn FnMut(&[R])| {
                 let x = &x[(block * first.from + place) * from..][..from];
