@@ -103,7 +103,7 @@ impl Op for Pad {
         let outer = from.rank().saturating_sub(1);
         let row = to.get(outer).copied().unwrap_or(1);
         let last = self.axes(from.shape()).next_back().unwrap_or(Axis { size: 1, before: 0, after: 0 });
-        let (value, mode) = (self.value(args.write_dtype(0)), self.mode);
+        let (value, mode, repeats) = (self.value(args.write_dtype(0)), self.mode, self.mode.repeats());
         with_stored!(args.write_dtype(0), T => {
             let value = T::from_number(value);
             let (x, y) = (args.read::<T>(0)?, args.write::<T>(0)?);
@@ -120,23 +120,28 @@ impl Op for Pad {
             let rows = rows_a_task(row);
             parallel::pieces(y, rows * row, |piece, y| {
                 let mut at = unravel(piece * rows, &to[..outer]);
-                // What lies between two rows is filled at once.
-                let mut done = 0;
-                for first in (last.before..y.len()).step_by(row) {
-                    if let Some(start) = start_of(&at) {
-                        let x = &x[start..][..last.size];
-                        y[done..first].fill(value);
-                        done = first + last.size;
-                        y[first..done].copy_from_slice(x);
-                        if !matches!(mode, PadMode::Constant(_)) {
-                            let y = &mut y[first - last.before..][..row];
+                if repeats {
+                    for y in y.chunks_exact_mut(row) {
+                        if let Some(start) = start_of(&at) {
+                            let x = &x[start..][..last.size];
+                            y[last.before..][..last.size].copy_from_slice(x);
                             for at in (0..last.before).chain(row - last.after..row) {
                                 if let Some(from) = last.source(mode, at) {
                                     y[at] = x[from];
                                 }
                             }
-                            done += last.after;
                         }
+                        advance(&mut at, &to[..outer]);
+                    }
+                    return;
+                }
+                // What lies between two rows is filled at once.
+                let mut done = 0;
+                for first in (last.before..y.len()).step_by(row) {
+                    if let Some(start) = start_of(&at) {
+                        y[done..first].fill(value);
+                        done = first + last.size;
+                        y[first..done].copy_from_slice(&x[start..][..last.size]);
                     }
                     advance(&mut at, &to[..outer]);
                 }
@@ -157,7 +162,7 @@ impl Op for Pad {
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let axes: Axes = self.axes(g.input_shape(0)).collect();
         let mut grad = g.grad()?.clone();
-        if !matches!(self.mode, PadMode::Constant(_)) && !axes.iter().all(Axis::is_unpadded) {
+        if self.mode.repeats() && !axes.iter().all(Axis::is_unpadded) {
             return g.emit(&[0], PadBackward { axes, mode: self.mode }, &[&grad]);
         }
         for (i, axis) in axes.iter().enumerate() {

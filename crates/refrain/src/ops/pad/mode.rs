@@ -15,6 +15,13 @@ pub enum PadMode {
     Circular,
 }
 
+impl PadMode {
+    /// Whether the padding consists of elements of the tensor.
+    pub(super) fn repeats(self) -> bool {
+        !matches!(self, PadMode::Constant(_))
+    }
+}
+
 impl From<f64> for PadMode {
     fn from(value: f64) -> PadMode {
         PadMode::Constant(value)
