@@ -14,7 +14,7 @@ fn references(x: &[Tensor]) -> Vec<&Tensor> {
     x.iter().collect()
 }
 
-fn padding(c: &Case) -> Vec<(usize, usize)> {
+pub(super) fn padding(c: &Case) -> Vec<(usize, usize)> {
     c.list("padding", |v| Some((v[0].as_u64()? as usize, v[1].as_u64()? as usize)))
 }
 

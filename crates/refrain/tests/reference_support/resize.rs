@@ -4,12 +4,9 @@ use refrain::{Interpolation, PadMode};
 
 use super::bound::{Bound, Bounds};
 use super::case::Case;
+use super::index::padding;
 use super::nd::Nd;
 use super::{Entry, none, one};
-
-fn padding(c: &Case) -> Vec<(usize, usize)> {
-    c.list("padding", |v| Some((v[0].as_u64()? as usize, v[1].as_u64()? as usize)))
-}
 
 fn pad_mode(c: &Case) -> PadMode {
     match c.s("mode") {
