@@ -86,7 +86,7 @@ pub use autograd::{is_grad_enabled, no_grad};
 pub use device::{
     CaptureStatus, Communicator, CommunicatorId, CommunicatorOptions, CudaDevice, CudaReport, Device,
     DeviceKind, HostTransport, Profile, ReduceOp, SimGraph, SimStream, Simulator, Stats, compile_kernel,
-    on_one_thread, unrelated_to_recordings,
+    cpu_instructions, on_one_thread, unrelated_to_recordings,
 };
 pub use error::{Error, Result};
 pub use gradcheck::gradcheck;

@@ -62,7 +62,10 @@ pub fn run(args: Devices) -> Result<()> {
 fn cpu() -> Found {
     let threads = rayon::current_num_threads();
     let cores = std::thread::available_parallelism().map_or(threads, usize::from);
-    let instructions = simd().join(", ");
+    let instructions = match refrain::cpu_instructions() {
+        none if none.is_empty() => "no vector instructions known".to_owned(),
+        names => names.join(", "),
+    };
     let fix = (threads < cores)
         .then(|| format!("the machine has {cores} cores: --threads {cores} uses all of them"));
     let about = format!("{} threads, {}, {instructions}", threads, std::env::consts::ARCH);
@@ -74,30 +77,6 @@ fn simulated() -> Found {
     let about =
         "a simulated GPU on the CPU, to check whether steps can be recorded and replayed; also sim:unified";
     Found { name: "sim".to_owned(), usable: true, about: about.to_owned(), fix: None, gpu: None }
-}
-
-/// The SIMD instructions of this machine.
-#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-fn simd() -> Vec<&'static str> {
-    let found = [
-        ("AVX-512", std::arch::is_x86_feature_detected!("avx512f")),
-        (
-            "AVX2 and FMA",
-            std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma"),
-        ),
-    ];
-    let found: Vec<_> = found.into_iter().filter(|(_, here)| *here).map(|(name, _)| name).collect();
-    if found.is_empty() { vec!["SSE2"] } else { found }
-}
-
-#[cfg(target_arch = "aarch64")]
-fn simd() -> Vec<&'static str> {
-    vec!["NEON"]
-}
-
-#[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
-fn simd() -> Vec<&'static str> {
-    vec!["no vector instructions known"]
 }
 
 /// NVIDIA GPUs, with the software that the engine needs for them.

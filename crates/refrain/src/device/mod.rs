@@ -27,6 +27,7 @@ use std::time::Duration;
 pub(crate) use args::HostArgs;
 pub(crate) use communicator::CollectiveCall;
 pub use communicator::{Communicator, CommunicatorId, CommunicatorOptions, HostTransport, ReduceOp};
+pub use cpu::instructions::cpu_instructions;
 pub use cpu::parallel::on_one_thread;
 pub(crate) use cuda::{CudaArgs, Hired};
 pub use cuda::{CudaDevice, CudaReport, compile_kernel};

@@ -5,6 +5,7 @@ pub(crate) mod bf16_pairs;
 #[cfg(target_arch = "x86_64")]
 mod f16c;
 mod free;
+pub(super) mod instructions;
 pub(crate) mod math;
 pub(crate) mod narrow;
 pub(crate) mod numeric;

@@ -9,23 +9,34 @@ use std::sync::OnceLock;
 use bytemuck::Pod;
 use pulp::{Arch, Simd};
 
+/// The environment variable that chooses lower instructions than the machine has.
+const LIMIT: &str = "REFRAIN_CPU";
+/// Its value for AVX-512 without tiles.
+const NO_TILES: &str = "avx512";
+
 /// The instruction set of the kernels: the best that the machine has. The environment variable `REFRAIN_CPU` chooses
-/// a lower one: `avx2` (on x86) or `scalar`.
+/// a lower one: `avx512` (without the tiles of AMX) or `avx2` on x86, or `scalar`.
 pub(crate) fn arch() -> Arch {
     static ARCH: OnceLock<Arch> = OnceLock::new();
-    *ARCH.get_or_init(|| match std::env::var("REFRAIN_CPU").as_deref() {
+    *ARCH.get_or_init(|| match std::env::var(LIMIT).as_deref() {
         Ok("scalar") => Arch::Scalar,
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         Ok("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
-        Ok("") | Err(_) => Arch::new(),
+        Ok("" | NO_TILES) | Err(_) => Arch::new(),
         Ok(other) => {
             // Reported once, because no caller could receive an error here.
             eprintln!(
-                "refrain: warning: REFRAIN_CPU is {other:?}, which has no effect; use scalar, or avx2 on x86"
+                "refrain: warning: {LIMIT} is {other:?}, which has no effect; use scalar, or avx2 or avx512 on x86"
             );
             Arch::new()
         }
     })
+}
+
+/// Whether kernels may use the tiles of AMX, where the machine has them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) fn tiles_allowed() -> bool {
+    std::env::var_os(LIMIT).is_none_or(|limit| limit != NO_TILES)
 }
 
 /// The instructions of AVX2, if kernels may use them.

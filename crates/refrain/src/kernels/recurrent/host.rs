@@ -45,9 +45,7 @@ impl<R: Real> Packed<R> {
         with_scratch(block_scratch_len::<R>(k), |scratch| {
             let a = Matrix::row_major(a, m, k);
             let panels = &self.panels;
-            let block =
-                Block { terms: Single, a, i0: 0, p0: 0, m, n, k, panels, c, c_row_stride: n, add, scratch };
-            Terms::<R>::dispatch(Single, arch(), block);
+            Single.compute(Block { a, i0: 0, p0: 0, m, n, k, panels, c, c_row_stride: n, add, scratch });
         });
     }
 }

@@ -1,10 +1,8 @@
 //! Convolutions on the CPU: products of some images and a group, with windows packed from the images ([`Phases`],
 //! [`PaddedGradient`]) or, of each image, as a matrix. Groups of few channels are summed directly ([`Direct`]).
-//! In f16 or bf16, operands are rounded to that dtype and multiplied in f32, pairs of bf16 by the instruction for them, if the
-//! processor has it. Those go through the matrix, whose long sums may be split into parts, so the last bits of a convolution in
-//! bf16 may differ between processors with and without the instruction. They do not depend on the number of threads.
+//! In f16 or bf16, operands are rounded to that dtype and multiplied in f32, pairs of bf16 by the instructions for them, if the
+//! processor has some.
 
-use half::bf16;
 use rayon::prelude::*;
 
 use super::direct::host::Direct;
@@ -16,13 +14,13 @@ use super::windows::Windows;
 use super::{Convolution, Direction};
 use crate::device::HostArgs;
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
-use crate::device::cpu::numeric::{Real, Stored};
+use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
-use crate::device::cpu::widen::{Bf16Operand, Widened, output};
+use crate::device::cpu::widen::{Widened, output};
 use crate::error::Result;
-use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Paired, Single};
+use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Single, Terms};
 use crate::kernels::rows;
 use crate::kernels::window::Window;
 use crate::tensor::DType;
@@ -36,38 +34,34 @@ const PIECE: usize = 1 << 12;
 /// With fewer images and groups, threads share the rows of each.
 const FEW_IMAGES: usize = 8;
 
-/// `c (+)= a b`, of factors `E`.
-type Product<'a, E, R> = &'a (dyn Fn(Matrix<'_, E>, Matrix<'_, E>, MatrixMut<'_, R>, Accumulate) + Sync);
-
-fn single<R: Real>(a: Matrix<'_, R>, b: Matrix<'_, R>, c: MatrixMut<'_, R>, mode: Accumulate) {
-    gemm::gemm(Single, a, b, c, mode, Epilogue::default());
+/// `c (+)= a b`.
+fn product<R: Real, M: Terms<R>>(
+    terms: M,
+    a: Matrix<'_, R>,
+    b: Matrix<'_, R>,
+    c: MatrixMut<'_, R>,
+    mode: Accumulate,
+) {
+    let (a, b) = (terms.elements(a), terms.elements(b.t()));
+    gemm::gemm(terms, a.matrix(), b.matrix().t(), c, mode, Epilogue::default());
 }
 
-/// Calls `$run` with the factors and their product.
+/// Calls `$run` with the elements of the products and the factors.
 macro_rules! with_factors {
     ($args:expr, $factors:expr, $run:expr) => {
         match $factors {
             DType::F64 => {
                 let (a, b) = (Widened::<f64>::operand($args, 0)?, Widened::<f64>::operand($args, 1)?);
-                $run(a.get(), b.get(), &single::<f64>)
+                $run(Single, a.get(), b.get())
             }
-            dtype => match Bf16Pairs::for_product(dtype, 2, 2) {
-                Some(pairs) => {
-                    let (a, b) = (Bf16Operand::of($args, 0)?, Bf16Operand::of($args, 1)?);
-                    $run(a.get(), b.get(), &|a: Matrix<'_, bf16>,
-                                             b: Matrix<'_, bf16>,
-                                             c: MatrixMut<'_, f32>,
-                                             mode| {
-                        let (a, b) = (Paired::of(a), Paired::of(b.t()));
-                        gemm::gemm(pairs, a.matrix(), b.matrix().t(), c, mode, Epilogue::default());
-                    })
+            dtype => {
+                let a = Widened::<f32>::rounded($args, 0, dtype)?;
+                let b = Widened::<f32>::rounded($args, 1, dtype)?;
+                match Bf16Pairs::for_product(dtype, 2, 2) {
+                    Some(pairs) => $run(pairs, a.get(), b.get()),
+                    None => $run(Single, a.get(), b.get()),
                 }
-                None => {
-                    let a = Widened::<f32>::rounded($args, 0, dtype)?;
-                    let b = Widened::<f32>::rounded($args, 1, dtype)?;
-                    $run(a.get(), b.get(), &single::<f32>)
-                }
-            },
+            }
         }
     };
 }
@@ -79,9 +73,9 @@ pub(super) fn convolve(op: &Convolution, args: &HostArgs<'_>) -> Result<()> {
             _ => direct.convolve::<f32>(op, args),
         };
     }
-    with_factors!(args, op.factors, |x, weight, product| {
+    with_factors!(args, op.factors, |terms, x, weight| {
         let planes = Planes::of(&op.places, op.sides()[0], x);
-        Sums { op, x: planes.get(), weight, product }.write(args)
+        Sums { terms, op, x: planes.get(), weight }.write(args)
     })
 }
 
@@ -91,7 +85,7 @@ enum Planes<'a, E> {
     Turned(Scratch<E>),
 }
 
-impl<'a, E: Stored> Planes<'a, E> {
+impl<'a, E: Real> Planes<'a, E> {
     fn of(places: &Places, (channels, [height, width]): (usize, [usize; 2]), x: &'a [E]) -> Planes<'a, E> {
         if !places.channels_last {
             return Planes::Borrowed(x);
@@ -134,14 +128,14 @@ fn by_planes<R: Real>(op: &Convolution, args: &HostArgs<'_>, write: impl FnOnce(
 }
 
 /// A convolution of a source.
-struct Sums<'a, E, R> {
+struct Sums<'a, R, M> {
+    terms: M,
     op: &'a Convolution,
-    x: &'a [E],
-    weight: &'a [E],
-    product: Product<'a, E, R>,
+    x: &'a [R],
+    weight: &'a [R],
 }
 
-impl<E: Stored, R: Real> Sums<'_, E, R> {
+impl<R: Real, M: Terms<R>> Sums<'_, R, M> {
     fn write(&self, args: &HostArgs<'_>) -> Result<()> {
         let bias = if self.op.bias { Some(Widened::<R>::operand(args, 2)?) } else { None };
         let bias = bias.as_ref().map(Widened::get);
@@ -153,11 +147,8 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
             Direction::Forward => Some(self.op.places.window),
             Direction::Transposed => turned(&self.op.places.window),
         };
-        let single = R::same(self.x).zip(R::same(self.weight));
-        let phases =
-            single.and_then(|single| Some((Phases::of(&self.op.places, self.op.direction)?, single)));
-        if let Some((phases, (x, weight))) = phases {
-            return by_planes(self.op, args, |y: &mut [R]| by_phases(&phases, x, weight, bias, keep, y));
+        if let Some(phases) = Phases::of(&self.op.places, self.op.direction) {
+            return by_planes(self.op, args, |y: &mut [R]| self.by_phases(&phases, bias, keep, y));
         }
         let windows = window.map(|window| Windows::new(window, from.0, from.1, to.1));
         let weights = windows.map(|windows| self.weights(&windows, [from.0, to.0]));
@@ -184,7 +175,7 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
     }
 
     /// The weight as a row for each result channel of each group, in the order of windows.
-    fn weights(&self, windows: &Windows, [from, to]: [usize; 2]) -> Scratch<E> {
+    fn weights(&self, windows: &Windows, [from, to]: [usize; 2]) -> Scratch<R> {
         let ([height, width], depth) = (self.op.places.window.kernel, windows.depth());
         let mut weights = Scratch::new(self.op.places.groups * to * depth);
         for (row, weights) in weights.chunks_exact_mut(depth.max(1)).enumerate() {
@@ -211,19 +202,19 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
     fn by_windows(
         &self,
         windows: &Windows,
-        weights: &[E],
-        (x, group): (&[E], usize),
+        weights: &[R],
+        (x, group): (&[R], usize),
         ((to, [rows, columns]), bias): ((usize, [usize; 2]), Option<&[R]>),
         keep: bool,
         y: &mut [R],
     ) {
         let (depth, begin) = (windows.depth(), windows.begin);
         let mut matrix = Scratch::new(windows.len());
-        windows.write(x, E::from_number(R::ZERO), &mut matrix);
+        windows.write(x, R::ZERO, &mut matrix);
         let weights = Matrix::row_major(&weights[group * to * depth..], to, depth);
         let mut sums = Scratch::<R>::new(to * rows * begin);
         let c = MatrixMut::row_major(&mut sums, to, rows * begin);
-        (self.product)(weights, windows.matrix(&matrix).t(), c, Accumulate::Replace);
+        product(self.terms, weights, windows.matrix(&matrix).t(), c, Accumulate::Replace);
         simd(
             #[inline(always)]
             || {
@@ -243,7 +234,7 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
     /// where they lie, in the order of the pixels.
     fn by_parts(
         &self,
-        (x, group): (&[E], usize),
+        (x, group): (&[R], usize),
         ((from, [rows, columns]), (to, [height, width])): ((usize, [usize; 2]), (usize, [usize; 2])),
         y: &mut [R],
     ) {
@@ -253,7 +244,7 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
         let mut parts = Scratch::<R>::new(pixels * depth);
         let weight = Matrix::row_major(&self.weight[group * from * depth..], from, depth);
         let c = MatrixMut::row_major(&mut parts, pixels, depth);
-        (self.product)(Matrix::row_major(x, from, pixels).t(), weight, c, Accumulate::Replace);
+        product(self.terms, Matrix::row_major(x, from, pixels).t(), weight, c, Accumulate::Replace);
         let parts = &*parts;
         parallel::pieces(y, height * width, |channel, y| {
             for at in 0..pixels {
@@ -270,34 +261,34 @@ impl<E: Stored, R: Real> Sums<'_, E, R> {
             }
         });
     }
-}
 
-/// Writes the results of all phases, or adds them.
-fn by_phases<R: Real>(phases: &Phases, x: &[R], weight: &[R], bias: Option<&[R]>, keep: bool, y: &mut [R]) {
-    if y.is_empty() {
-        return;
-    }
-    let (groups, [(from, size), (to, result)]) = (phases.groups, phases.sides);
-    let [from_plane, plane] = [size, result].map(|[height, width]| height * width);
-    let depth = phases.places.len();
-    let weights = phases.weights(weight);
-    let images_and_groups = y.len() / (to * plane);
-    let few = images_and_groups < FEW_IMAGES && parallel::allowed();
-    let at_once = if few { 1 } else { phases.images_at_once(images_and_groups) };
-    parallel::for_each(true, y.par_chunks_mut(at_once * to * plane).enumerate(), |(task, y)| {
-        let (first, n) = (task * at_once, y.len() / (to * plane));
-        let group = first % groups;
-        let bias = bias.map(|bias| &bias[group * to..][..to]);
-        let images = (first..first + n).map(|image| &x[image * from * from_plane..][..from * from_plane]);
-        let images = phases.padded.images(images);
-        let weights = Matrix::row_major(&weights[group * to * depth..], to, depth);
-        let block = if few { to.div_ceil(16).next_multiple_of(12) } else { n * to };
-        parallel::for_each(few, y.par_chunks_mut(block * plane).enumerate(), |(at, y)| {
-            let (first, rows) = (at * block, y.len() / (n * plane));
-            let bias = bias.map(|bias| &bias[first..]);
-            phases.multiply(&images, weights.rows_from(first, rows), bias, keep, y);
+    /// Writes the results of all phases, or adds them.
+    fn by_phases(&self, phases: &Phases, bias: Option<&[R]>, keep: bool, y: &mut [R]) {
+        if y.is_empty() {
+            return;
+        }
+        let (groups, [(from, size), (to, result)]) = (phases.groups, phases.sides);
+        let [from_plane, plane] = [size, result].map(|[height, width]| height * width);
+        let (x, weights) = (self.x, phases.weights(self.weight));
+        let weights = phases.elements(self.terms, &weights);
+        let images_and_groups = y.len() / (to * plane);
+        let few = images_and_groups < FEW_IMAGES && parallel::allowed();
+        let at_once = if few { 1 } else { phases.images_at_once(images_and_groups) };
+        parallel::for_each(true, y.par_chunks_mut(at_once * to * plane).enumerate(), |(task, y)| {
+            let (first, n) = (task * at_once, y.len() / (to * plane));
+            let group = first % groups;
+            let bias = bias.map(|bias| &bias[group * to..][..to]);
+            let images = (first..first + n).map(|image| &x[image * from * from_plane..][..from * from_plane]);
+            let images = phases.padded.images(images);
+            let block = if few { to.div_ceil(16).next_multiple_of(12) } else { n * to };
+            parallel::for_each(few, y.par_chunks_mut(block * plane).enumerate(), |(at, y)| {
+                let (first, rows) = (at * block, y.len() / (n * plane));
+                let bias = bias.map(|bias| &bias[first..]);
+                let weights = (&weights, group * to + first, rows);
+                phases.multiply(self.terms, &images, weights, bias, keep, y);
+            });
         });
-    });
+    }
 }
 
 /// The windows of the convolution that a transposed one is, if its stride is 1 and its padding not too wide.
@@ -315,11 +306,11 @@ pub(super) fn weight_gradient(op: &WeightGradient, args: &HostArgs<'_>) -> Resul
         (Some(direct), DType::F64) => direct.weight_gradient::<f64>(op, args)?,
         (Some(direct), _) => direct.weight_gradient::<f32>(op, args)?,
         (None, factors) => {
-            with_factors!(args, factors, |dy, x, product| {
+            with_factors!(args, factors, |terms, dy, x| {
                 let Places { images: [_, channels, height, width], count, out, .. } = op.places;
                 let dy = Planes::of(&op.places, (out, count), dy);
                 let x = Planes::of(&op.places, (channels, [height, width]), x);
-                gradient_in(op, args, dy.get(), x.get(), product)
+                gradient_in(terms, op, args, dy.get(), x.get())
             })?;
         }
     }
@@ -330,16 +321,15 @@ pub(super) fn weight_gradient(op: &WeightGradient, args: &HostArgs<'_>) -> Resul
     }
 }
 
-fn gradient_in<E: Stored, R: Real>(
+fn gradient_in<R: Real, M: Terms<R>>(
+    terms: M,
     op: &WeightGradient,
     args: &HostArgs<'_>,
-    dy: &[E],
-    x: &[E],
-    product: Product<'_, E, R>,
+    dy: &[R],
+    x: &[R],
 ) -> Result<()> {
     let (places, keep) = (&op.places, args.accumulate(0));
-    let padded = R::same(x).zip(R::same(dy)).zip(PaddedGradient::of(places));
-    if let Some(((x, dy), padded)) = padded {
+    if let Some(padded) = PaddedGradient::of(terms, places) {
         return output(args, 0, |dw: &mut [R]| {
             if !dw.is_empty() {
                 padded.write(dy, x, keep, dw);
@@ -349,7 +339,7 @@ fn gradient_in<E: Stored, R: Real>(
     let ([n, channels, height, width], [rows, columns]) = (places.images, places.count);
     let (m, from) = (places.out / places.groups, channels / places.groups);
     let windows = Windows::new(places.window, from, [height, width], places.count);
-    let (depth, begin, zero) = (windows.depth(), windows.begin, E::from_number(R::ZERO));
+    let (depth, begin, zero) = (windows.depth(), windows.begin, R::ZERO);
     let parts = parts_of(n);
     output(args, 0, |dw: &mut [R]| {
         if dw.is_empty() {
@@ -379,13 +369,13 @@ fn gradient_in<E: Stored, R: Real>(
                 let dy = Matrix::row_major(&turned, m, rows * begin);
                 let sums = MatrixMut::row_major(sums, m, depth);
                 // Windows of no use have a `dy` of zero, which times an infinity or NaN would be NaN.
-                if begin == columns || all_finite::<E, R>(x) {
-                    product(dy, windows.matrix(&matrix), sums, Accumulate::Add);
+                if begin == columns || all_finite(x) {
+                    product(terms, dy, windows.matrix(&matrix), sums, Accumulate::Add);
                     continue;
                 }
                 let mut used = Scratch::new(rows * begin * depth);
                 windows.copy_used(&matrix, zero, &mut used);
-                product(dy, Matrix::row_major(&used, rows * begin, depth), sums, Accumulate::Add);
+                product(terms, dy, Matrix::row_major(&used, rows * begin, depth), sums, Accumulate::Add);
             }
         };
         parallel::for_each(true, sums.par_chunks_mut(each).enumerate(), piece);
@@ -426,12 +416,12 @@ pub(super) fn add_parts<R: Real>(sums: &mut [R], len: usize) {
 }
 
 /// Whether no number is an infinity or NaN.
-pub(super) fn all_finite<E: Stored, R: Real>(x: &[E]) -> bool {
+pub(super) fn all_finite<R: Real>(x: &[R]) -> bool {
     simd(
         #[inline(always)]
         || {
             // Zero times an infinity or NaN is NaN. Without a branch, so that the loop becomes SIMD code.
-            x.iter().fold(true, |all, x| all & (x.to::<R>() * R::ZERO == R::ZERO))
+            x.iter().fold(true, |all, &x| all & (x * R::ZERO == R::ZERO))
         },
     )
 }

@@ -18,7 +18,7 @@ use crate::device::cpu::simd::arch;
 use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 use crate::kernels::products::host::block::{Block, block_scratch_len};
 use crate::kernels::products::host::pack::{packed_len, panel_width};
-use crate::kernels::products::host::{BLOCK_K, BLOCK_M, Matrix, Single};
+use crate::kernels::products::host::{BLOCK_K, BLOCK_M, Matrix, Terms};
 
 /// Tasks of a group, about.
 const TASKS: usize = 16;
@@ -28,7 +28,8 @@ const SUMS: usize = 1 << 17;
 const ROWS: usize = 16;
 
 /// How the sums are shared among tasks, which depends on the shape alone.
-pub(super) struct PaddedGradient<'a> {
+pub(super) struct PaddedGradient<'a, M> {
+    terms: M,
     places: &'a Places,
     /// The channels of a task.
     padded: Padded,
@@ -43,9 +44,9 @@ pub(super) struct PaddedGradient<'a> {
     of_windows: Scratch<usize>,
 }
 
-impl<'a> PaddedGradient<'a> {
+impl<'a, M: Copy + Send + Sync> PaddedGradient<'a, M> {
     /// `None` if the image with its padding would be larger than its windows written down.
-    pub(super) fn of(places: &'a Places) -> Option<PaddedGradient<'a>> {
+    pub(super) fn of(terms: M, places: &'a Places) -> Option<PaddedGradient<'a, M>> {
         let Places { images: [n, all, height, width], window, count, out, groups, .. } = *places;
         let ([kernel_h, kernel_w], m, of_group) = (window.kernel, out / groups, all / groups);
         let shares = (of_group * kernel_h * kernel_w * m).div_ceil(SUMS).clamp(1, TASKS);
@@ -54,11 +55,14 @@ impl<'a> PaddedGradient<'a> {
         let of_windows = padded.places();
         let shares = of_group.div_ceil(channels);
         let parts = TASKS.div_ceil(shares).min(n).max(1);
-        Some(PaddedGradient { places, padded, channels, shares, parts, m, of_windows })
+        Some(PaddedGradient { terms, places, padded, channels, shares, parts, m, of_windows })
     }
 
     /// Writes the gradient, or adds it.
-    pub(super) fn write<R: Real>(&self, dy: &[R], x: &[R], keep: bool, dw: &mut [R]) {
+    pub(super) fn write<R: Real>(&self, dy: &[R], x: &[R], keep: bool, dw: &mut [R])
+    where
+        M: Terms<R>,
+    {
         let Places { images: [n, all, ..], groups, .. } = *self.places;
         let (m, channels, of_group) = (self.m, self.channels, all / groups);
         let task = self.of_windows.len() * m;
@@ -98,7 +102,10 @@ impl<'a> PaddedGradient<'a> {
         channels: usize,
         (dy, x): (&[R], &[R]),
         sums: &mut [R],
-    ) {
+    ) where
+        M: Terms<R>,
+    {
+        let terms = self.terms;
         let Places { images: [_, all, height, width], count, groups, .. } = *self.places;
         let (arch, m, each) = (arch(), self.m, count[0] * count[1]);
         let lanes = panel_width::<R>(arch).0;
@@ -107,6 +114,7 @@ impl<'a> PaddedGradient<'a> {
         let room = BLOCK_K + lanes;
         let mut panels = Scratch::<R>::new(packed_len::<R>(BLOCK_K, m));
         let mut windows = Scratch::<R>::new(BLOCK_M * room + MOST_COLUMNS);
+        let mut elements = Scratch::<R>::new(if M::COUNT == 1 { 0 } else { BLOCK_M * BLOCK_K / M::COUNT });
         let mut scratch = Scratch::<R>::new(block_scratch_len::<R>(BLOCK_K));
         let at_once = (BLOCK_K / each).max(1);
         sums.fill(R::ZERO);
@@ -119,7 +127,7 @@ impl<'a> PaddedGradient<'a> {
             for p0 in (0..n * each).step_by(BLOCK_K) {
                 let k = BLOCK_K.min(n * each - p0);
                 let of_dy = |image: usize| &dy[((first + image) * groups + group) * m * each..][..m * each];
-                pack_results(of_dy, each, p0..p0 + k, m, &mut panels);
+                let of_panel = pack_results(terms, of_dy, each, p0..p0 + k, m, &mut panels);
                 for row in (0..rows).step_by(BLOCK_M) {
                     let height = BLOCK_M.min(rows - row);
                     let places = &self.of_windows[row..][..height];
@@ -128,14 +136,14 @@ impl<'a> PaddedGradient<'a> {
                         self.padded.pack(&padded, places, count, some, &mut windows, (room, at));
                     }
                     let a = Matrix { data: &windows, rows: height, cols: k, row_stride: room, col_stride: 1 };
-                    arch.dispatch(Block {
-                        terms: Single,
+                    let a = terms.elements_of_rows(a, &mut elements);
+                    terms.compute(Block {
                         a,
                         i0: 0,
                         p0: 0,
                         m: height,
                         n: m,
-                        k,
+                        k: of_panel,
                         panels: &panels,
                         c: &mut sums[row * m..],
                         c_row_stride: m,
@@ -148,33 +156,37 @@ impl<'a> PaddedGradient<'a> {
     }
 }
 
-/// Packs `dy` of windows of images as panels of `m` columns, which begin with a row of zeros. An image has `each` windows.
-fn pack_results<'a, R: Real>(
+/// Packs `dy` of windows of images as panels of `m` columns, which begin with a row of zeros. An image has `each` windows. Returns the
+/// number of rows of elements.
+fn pack_results<'a, R: Real, M: Terms<R>>(
+    terms: M,
     of_image: impl Fn(usize) -> &'a [R],
     each: usize,
     windows: Range<usize>,
     m: usize,
     panels: &mut [R],
-) {
+) -> usize {
     let (lanes, widest) = panel_width::<R>(arch());
-    let mut rest = panels;
+    let (mut rest, mut count) = (panels, windows.len());
     for j in (0..m).step_by(widest) {
         let n = widest.min(m - j);
         let width = n.next_multiple_of(lanes);
-        let (panel, after) = rest.split_at_mut((windows.len() + 1) * width);
-        rest = after;
-        panel[..width].fill(R::ZERO);
+        let (start, panel) = rest.split_at_mut(width);
+        start.fill(R::ZERO);
         if n < width {
-            panel.fill(R::ZERO);
+            panel[..windows.len() * width].fill(R::ZERO);
         }
         let mut at = windows.start;
         while at < windows.end {
             let (image, window) = (at / each, at % each);
             let len = (each - window).min(windows.end - at);
             let from = Lines { data: &of_image(image)[j * each + window..], step: each };
-            let data = &mut panel[(1 + at - windows.start) * width..];
+            let data = &mut panel[(at - windows.start) * width..];
             transpose(from, LinesMut { data, step: width }, len, n);
             at += len;
         }
+        count = terms.pack_columns(panel, windows.len(), width);
+        rest = &mut panel[count * width..];
     }
+    count
 }

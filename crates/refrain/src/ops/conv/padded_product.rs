@@ -1,14 +1,14 @@
 //! Convolutions on the CPU as products of the weight with windows that are packed from images with their padding
 //! ([`Padded`](super::padded::Padded)), of all results with the same taps ([`Phases`]).
 
-use super::phases::{Phase, Phases, write_row};
+use super::phases::{Phase, Phases, Weights, write_row};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::{arch, simd};
 use crate::kernels::products::host::block::{Block, block_scratch_len};
 use crate::kernels::products::host::pack::panel_width;
-use crate::kernels::products::host::{BLOCK_K, Matrix, Single};
+use crate::kernels::products::host::{BLOCK_K, Matrix, Terms};
 
 /// A weight of at most as many numbers stays in the L2 cache while the panels pass.
 const SMALL_WEIGHT: usize = 1 << 16;
@@ -24,25 +24,28 @@ impl Phases {
         if self.groups == 1 { (WINDOWS / windows.max(1)).clamp(1, most.max(1)) } else { 1 }
     }
 
-    /// Writes some rows of each image of `y`, or adds them: the weight of each row times the windows of the image, plus the bias of the row.
-    pub(super) fn multiply<R: Real>(
+    /// Writes `rows` rows of each image of `y`, or adds them: the weight of each row times the windows of the image, plus the bias of the
+    /// row. The weights begin at row `first`.
+    pub(super) fn multiply<R: Real, M: Terms<R>>(
         &self,
+        terms: M,
         images: &[R],
-        weight: Matrix<'_, R>,
+        (weights, first, rows): (&Weights<'_, R>, usize, usize),
         bias: Option<&[R]>,
         keep: bool,
         y: &mut [R],
     ) {
-        for phase in &self.phases {
-            self.multiply_phase(phase, images, weight, bias, keep, y);
+        for (phase, weights) in self.phases.iter().zip(weights) {
+            let weight = weights.matrix().rows_from(first, rows);
+            self.multiply_phase(phase, images, (terms, weight), bias, keep, y);
         }
     }
 
-    fn multiply_phase<R: Real>(
+    fn multiply_phase<R: Real, M: Terms<R>>(
         &self,
         phase: &Phase,
         images: &[R],
-        weight: Matrix<'_, R>,
+        (terms, weight): (M, Matrix<'_, R>),
         bias: Option<&[R]>,
         keep: bool,
         y: &mut [R],
@@ -72,11 +75,11 @@ impl Phases {
                     start.fill(R::ZERO);
                     let windows = first + j..first + j + n_panel;
                     self.padded.pack(images, &places[p0..][..k], phase.count, windows, rows, (width, 0));
-                    arch.dispatch(Block {
-                        terms: Single,
+                    let k = terms.pack_columns(rows, k, width);
+                    terms.compute(Block {
                         a: weight,
                         i0: 0,
-                        p0: phase.begin + p0,
+                        p0: p0 / M::COUNT,
                         m: weight.rows,
                         n: n_panel,
                         k,

@@ -13,6 +13,7 @@ use super::windows::Windows;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
+use crate::kernels::products::host::{Elements, Matrix, Terms};
 use crate::kernels::window::Window;
 
 /// Rows of weights that a thread writes at a time. Their numbers are neighbours in a weight.
@@ -131,7 +132,7 @@ impl Phases {
         Some(Phases { padded, groups, sides, stride, phases, places, of_weight, channel_step })
     }
 
-    /// The weights of each result channel, in the order of the taps.
+    /// The weights of each result channel, in the order of the taps, of which those of a phase are neighbours.
     pub(super) fn weights<R: Real>(&self, weight: &[R]) -> Scratch<R> {
         let (depth, to, step) = (self.places.len(), self.sides[1].0, self.channel_step);
         let mut weights = Scratch::new(self.groups * to * depth);
@@ -146,7 +147,20 @@ impl Phases {
         });
         weights
     }
+
+    /// The elements of what [`weights`](Self::weights) returns: for each phase, a row for each result channel of each group.
+    pub(super) fn elements<'a, R: Real, M: Terms<R>>(&self, terms: M, weights: &'a [R]) -> Weights<'a, R> {
+        let (depth, rows) = (self.places.len(), self.groups * self.sides[1].0);
+        let of_phase = |phase: &Phase| {
+            let data = &weights[phase.begin..];
+            terms.elements(Matrix { data, rows, cols: phase.taps, row_stride: depth, col_stride: 1 })
+        };
+        self.phases.iter().map(of_phase).collect()
+    }
 }
+
+/// The elements of the weights of each phase.
+pub(super) type Weights<'a, R> = SmallVec<[Elements<'a, R>; 4]>;
 
 /// Writes sums plus a bias to numbers `step` apart, or adds them.
 #[inline(always)]

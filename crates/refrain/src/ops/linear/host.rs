@@ -7,12 +7,12 @@ use rayon::prelude::*;
 use super::{Linear, rows};
 use crate::device::HostArgs;
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
-use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
+use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Bf16Operand, Widened, narrow, output};
 use crate::error::Result;
 use crate::kernels::products::host::{
-    self as gemm, Accumulate, BLOCK_M, Epilogue, Matrix, MatrixMut, Packed, Paired, Single,
+    self as gemm, Accumulate, BLOCK_M, Epilogue, Matrix, MatrixMut, Packed, Single, Terms,
 };
 use crate::tensor::DType;
 
@@ -74,7 +74,7 @@ impl Factor {
             }
             Some(pairs) => {
                 let w = Bf16Operand::of(args, 1)?;
-                let w = Paired::of(oriented(w.get(), args, is_transposed));
+                let w = pairs.elements(oriented(w.get(), args, is_transposed));
                 Factor::Pairs(pairs, Packed::of(pairs, w.matrix().t(), bias))
             }
         })
@@ -91,17 +91,10 @@ impl Factor {
     ) {
         let (Factor::Pairs(_, w) | Factor::Wide(w)) = self;
         let m = y.len() / w.columns();
-        let y = MatrixMut::row_major(y, m, w.columns());
-        match (self, bf16::same(x)) {
-            (Factor::Pairs(pairs, w), Some(x)) => {
-                let x = Paired::of(Matrix::row_major(x, m, k));
-                w.product(*pairs, x.matrix(), y, accumulate, epilogue);
-            }
-            (Factor::Wide(w), _) => {
-                let x = Widened::of(x);
-                w.product(Single, Matrix::row_major(x.get(), m, k), y, accumulate, epilogue);
-            }
-            (Factor::Pairs(..), None) => unreachable!("pairs are those of bf16"),
+        let (x, y) = (Matrix::row_major(x, m, k), MatrixMut::row_major(y, m, w.columns()));
+        match *self {
+            Factor::Pairs(pairs, _) => w.product(pairs, pairs.elements(x).matrix(), y, accumulate, epilogue),
+            Factor::Wide(_) => w.product(Single, Single.elements(x).matrix(), y, accumulate, epilogue),
         }
     }
 }
@@ -122,8 +115,8 @@ pub(super) fn forward(op: &Linear, args: &HostArgs<'_>) -> Result<()> {
             None => forward_in::<f32>(op, args, [m, k, n]),
             Some(pairs) => {
                 let (x, w) = (Bf16Operand::of(args, 0)?, Bf16Operand::of(args, 1)?);
-                let x = Paired::of(Matrix::row_major(x.get(), m, k));
-                let w = Paired::of(Matrix::row_major(w.get(), n, k));
+                let x = pairs.elements(Matrix::row_major(x.get(), m, k));
+                let w = pairs.elements(Matrix::row_major(w.get(), n, k));
                 finish(op, args, [m, n], |y, epilogue| {
                     gemm::gemm(pairs, x.matrix(), w.matrix().t(), y, Accumulate::Replace, epilogue);
                 })
@@ -229,8 +222,8 @@ pub(super) fn input_gradient(args: &HostArgs<'_>) -> Result<()> {
             None => input_gradient_in::<f32>(args, [m, n, k]),
             Some(pairs) => {
                 let (dy, w) = (Bf16Operand::of(args, 0)?, Bf16Operand::of(args, 1)?);
-                let dy = Paired::of(Matrix::row_major(dy.get(), m, n));
-                let w = Paired::of(Matrix::row_major(w.get(), n, k).t());
+                let dy = pairs.elements(Matrix::row_major(dy.get(), m, n));
+                let w = pairs.elements(Matrix::row_major(w.get(), n, k).t());
                 output(args, 0, |dx| {
                     let dx = MatrixMut::row_major(dx, m, k);
                     gemm::gemm(
@@ -286,10 +279,9 @@ pub(super) fn weight_gradient(bias: bool, args: &HostArgs<'_>) -> Result<()> {
             None => with_float!(args, dtype, T, R => weight_gradient_of::<T, R>(bias, args, [m, n, k])),
             Some(pairs) => {
                 let (dy, x) = (Bf16Operand::of(args, 0)?, Bf16Operand::of(args, 1)?);
-                let dy = Paired::of(Matrix::row_major(dy.get(), m, n).t());
-                let x = Paired::of(Matrix::row_major(x.get(), m, k).t());
                 parameter_gradients(bias, args, [n, k], |dw, db, mode| {
-                    gemm::weight_gradient(pairs, dy.matrix().t(), x.matrix().t(), dw, db, mode);
+                    let (dy, x) = (Matrix::row_major(dy.get(), m, n), Matrix::row_major(x.get(), m, k));
+                    gemm::weight_gradient(pairs, dy, x, dw, db, mode);
                 })
             }
         },

@@ -321,8 +321,8 @@ impl Tensor {
     /// A linear layer: `activation(x w^T + b) + residual`, in one launch.
     ///
     /// `self` is `[.., in]`, the weight `[out, in]` (as in PyTorch), the bias `[out]`. The residual and the result
-    /// are `[.., out]`. For floats. f16 and bf16 are multiplied and summed in f32; on a CPU with AVX-512 BF16, subnormal
-    /// numbers of bf16, and subnormal sums of their products, count as zero. [`Precision`] says how f32 is multiplied and
+    /// are `[.., out]`. For floats. f16 and bf16 are multiplied and summed in f32; on a CPU with AMX or AVX-512 BF16,
+    /// subnormal numbers of bf16, and subnormal sums of their products, count as zero. [`Precision`] says how f32 is multiplied and
     /// which dtype results.
     ///
     /// On a GPU, from 2^32 multiplications on, the activation of a layer in bf16 or TF32 without residual is an operation and a launch

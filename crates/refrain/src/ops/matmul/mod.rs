@@ -13,7 +13,7 @@ use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::kernels::positions::unravel;
 use crate::kernels::products;
-use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Paired, Single};
+use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Single, Terms};
 use crate::ops::copy::Copy;
 use crate::precision::precision;
 use crate::tensor::{DType, Dims, Layout, Shape, Tensor};
@@ -82,7 +82,7 @@ fn run_pairs(pairs: Bf16Pairs, args: &HostArgs<'_>) -> Result<()> {
     let (a, b) = (Bf16Operand::of(args, 0)?, Bf16Operand::of(args, 1)?);
     let (mode, epilogue) = (Accumulate::of(args, 0), Epilogue::default);
     batched(args, (a.get(), b.get()), |a, b, c| {
-        let (a, b) = (Paired::of(a), Paired::of(b.t()));
+        let (a, b) = (pairs.elements(a), pairs.elements(b.t()));
         gemm::gemm(pairs, a.matrix(), b.matrix().t(), c, mode, epilogue());
     })
 }
@@ -233,8 +233,8 @@ impl Tensor {
     /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]`.
     ///
     /// Leading dimensions broadcast. Operands may have any strides; a transposed one is not copied. Both must be
-    /// floats of one dtype. f16 and bf16 are multiplied and summed in f32; on a CPU with AVX-512 BF16, subnormal numbers of
-    /// bf16, and subnormal sums of their products, count as zero. [`Precision`] says how f32 is multiplied.
+    /// floats of one dtype. f16 and bf16 are multiplied and summed in f32; on a CPU with AMX or AVX-512 BF16, subnormal
+    /// numbers of bf16, and subnormal sums of their products, count as zero. [`Precision`] says how f32 is multiplied.
     /// Under [`Precision::Bf16`] f32 and bf16 operands may be mixed, and the result is bf16.
     ///
     /// A vector `[k]` is used as a row on the left and as a column on the right, and the result lacks that dimension.

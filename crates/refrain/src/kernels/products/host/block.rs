@@ -5,7 +5,7 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use super::pack::{pack_columns, panel_vectors};
-use super::{Matrix, Terms, tile};
+use super::{Matrix, MulAdd, tile};
 use crate::device::cpu::numeric::Real;
 
 /// The maximum height of a tile, in rows.
@@ -34,8 +34,7 @@ pub(crate) fn rows_of_tiles(rows: usize) -> usize {
 }
 
 /// `c (+)= a[i0..i0 + m, p0..p0 + k] * panels`, with a packed block of `n` columns.
-pub(crate) struct Block<'a, T, M> {
-    pub terms: M,
+pub(crate) struct Block<'a, T> {
     pub a: Matrix<'a, T>,
     pub i0: usize,
     pub p0: usize,
@@ -52,11 +51,24 @@ pub(crate) struct Block<'a, T, M> {
     pub scratch: &'a mut [T],
 }
 
-impl<T: Real, M: Terms<T>> WithSimd for Block<'_, T, M> {
+/// Computes a block by tiles of registers.
+pub(super) struct InRegisters<'a, T, M> {
+    pub terms: M,
+    pub block: Block<'a, T>,
+}
+
+impl<T: Real, M: MulAdd<T>> WithSimd for InRegisters<'_, T, M> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        self.block.compute(simd, self.terms);
+    }
+}
+
+impl<T: Real> Block<'_, T> {
+    #[inline(always)]
+    fn compute<S: Simd, M: MulAdd<T>>(self, simd: S, terms: M) {
         // The numbers of a tile's row are far apart, often in the same few sets of the cache. A copy has them together.
         let Matrix { data, row_stride, col_stride, .. } = self.a;
         let copies = row_stride == 1 && col_stride > STRIP;
@@ -73,15 +85,13 @@ impl<T: Real, M: Terms<T>> WithSimd for Block<'_, T, M> {
                 (i0, p0) = (0, 0);
             }
             let c = &mut self.c[i * self.c_row_stride..];
-            Block { a, i0, p0, m, c, scratch: &mut *scratch, ..self }.panels(simd);
+            Block { a, i0, p0, m, c, scratch: &mut *scratch, ..self }.panels(simd, terms);
         }
     }
-}
 
-impl<T: Real, M: Terms<T>> Block<'_, T, M> {
     /// Computes the block, panel by panel.
     #[inline(always)]
-    fn panels<S: Simd>(mut self, simd: S) {
+    fn panels<S: Simd, M: MulAdd<T>>(mut self, simd: S, terms: M) {
         let lanes = T::lanes::<S>();
         let (mut j, mut panels) = (0, self.panels);
         while j < self.n {
@@ -91,12 +101,12 @@ impl<T: Real, M: Terms<T>> Block<'_, T, M> {
             panels = rest;
             // Tiles that fill the registers, except those for a row of the panel.
             match (vectors, S::REGISTER_COUNT >= 32) {
-                (4, _) => self.panel::<S, TILE, 4>(simd, panel, j, columns),
-                (3, _) => self.panel::<S, 8, 3>(simd, panel, j, columns),
-                (2, true) => self.panel::<S, 12, 2>(simd, panel, j, columns),
-                (2, false) => self.panel::<S, TILE, 2>(simd, panel, j, columns),
-                (_, true) => self.panel::<S, 16, 1>(simd, panel, j, columns),
-                (_, false) => self.panel::<S, 12, 1>(simd, panel, j, columns),
+                (4, _) => self.panel::<S, M, TILE, 4>(simd, terms, panel, j, columns),
+                (3, _) => self.panel::<S, M, 8, 3>(simd, terms, panel, j, columns),
+                (2, true) => self.panel::<S, M, 12, 2>(simd, terms, panel, j, columns),
+                (2, false) => self.panel::<S, M, TILE, 2>(simd, terms, panel, j, columns),
+                (_, true) => self.panel::<S, M, 16, 1>(simd, terms, panel, j, columns),
+                (_, false) => self.panel::<S, M, 12, 1>(simd, terms, panel, j, columns),
             }
             j += columns;
         }
@@ -104,9 +114,10 @@ impl<T: Real, M: Terms<T>> Block<'_, T, M> {
 
     /// Computes the columns of one panel, tile by tile.
     #[inline(always)]
-    fn panel<S: Simd, const MR: usize, const NV: usize>(
+    fn panel<S: Simd, M: MulAdd<T>, const MR: usize, const NV: usize>(
         &mut self,
         simd: S,
+        terms: M,
         panel: &[T],
         j: usize,
         columns: usize,
@@ -115,17 +126,18 @@ impl<T: Real, M: Terms<T>> Block<'_, T, M> {
         // Of the tiles of a full panel, the last one may be lower.
         let last = self.m % MR;
         let m = if MR == TILE && (1..=LOW_TILE).contains(&last) { self.m - last } else { self.m };
-        self.tiles::<S, MR, NV>(simd, panel, j, columns, 0..m);
+        self.tiles::<S, M, MR, NV>(simd, terms, panel, j, columns, 0..m);
         if MR == TILE && m < self.m {
-            self.tiles::<S, LOW_TILE, NV>(simd, panel, j, columns, m..self.m);
+            self.tiles::<S, M, LOW_TILE, NV>(simd, terms, panel, j, columns, m..self.m);
         }
     }
 
     /// Computes some rows of a panel.
     #[inline(always)]
-    fn tiles<S: Simd, const MR: usize, const NV: usize>(
+    fn tiles<S: Simd, M: MulAdd<T>, const MR: usize, const NV: usize>(
         &mut self,
         simd: S,
+        terms: M,
         panel: &[[T::Vector<S>; NV]],
         j: usize,
         columns: usize,
@@ -144,13 +156,13 @@ impl<T: Real, M: Terms<T>> Block<'_, T, M> {
                 for (r, a) in a.iter_mut().enumerate() {
                     *a = &data[at((i - skip + r).min(self.m - 1))..][..self.k];
                 }
-                tile::rows_times_panel(simd, self.terms, a, panel)
+                tile::rows_times_panel(simd, terms, a, panel)
             } else if row_stride == 1 && rows + skip == MR && col_stride >= MR {
-                tile::columns_times_panel(simd, self.terms, &data[at(i - skip)..], col_stride, panel)
+                tile::columns_times_panel(simd, terms, &data[at(i - skip)..], col_stride, panel)
             } else {
                 let packed = &mut self.scratch[..self.k * MR];
                 pack_columns(self.a, self.i0 + i - skip, self.p0, rows + skip, MR, packed);
-                tile::columns_times_panel(simd, self.terms, packed, MR, panel)
+                tile::columns_times_panel(simd, terms, packed, MR, panel)
             };
             let c = &mut self.c[i * self.c_row_stride + j..];
             if rows == MR && columns == width {

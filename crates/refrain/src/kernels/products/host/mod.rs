@@ -11,12 +11,13 @@
 //! number depends only on the shape, and the parts are added in order. A matrix times a vector is a dot product for each
 //! row. So the result is the same, bit for bit, for any number of threads.
 //!
-//! Where the processor has an instruction for pairs of bf16, an element of a factor may be such a pair ([`Terms`]). The
-//! instruction adds its two products one after the other, so results have the same bits as without it, except where a
-//! number is subnormal.
+//! Where the processor has instructions for pairs of bf16, an element of a factor may be such a pair ([`Terms`]). That of AVX-512
+//! adds its two products one after the other, so results have the same bits as without it, except where a number is subnormal.
+//! The tiles of AMX ([`in_tiles`]) add 32 products first, so the last bits differ from those of other processors.
 
 pub(crate) mod block;
 mod epilogue;
+mod in_tiles;
 pub(crate) mod pack;
 mod reduction;
 mod swapped;
@@ -33,12 +34,11 @@ use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::arch;
-use crate::device::cpu::widen::Widened;
 use block::{Block, block_scratch_len};
 pub(crate) use epilogue::Epilogue;
 use epilogue::Finish;
 use pack::{pack_panels, packed_len};
-pub(crate) use terms::{Paired, Single, Terms};
+pub(crate) use terms::{Elements, MulAdd, Single, Terms};
 pub(crate) use vector::vector_product;
 
 /// A matrix to read: element `(i, j)` is `data[i * row_stride + j * col_stride]`.
@@ -165,8 +165,8 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
         }
     }
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    if epilogue.is_empty() && reduction::is_tall(M::COUNT, [m, n, k]) {
-        return reduction::product(terms, a, b, c, None, accumulate);
+    if epilogue.is_empty() && reduction::is_tall([m, n, k * M::COUNT]) {
+        return reduction::product(terms, (&a.t(), &b, k), c, None, accumulate);
     }
     if m == 0 || n == 0 {
         return;
@@ -311,8 +311,7 @@ impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
         let block = |i0: usize, c: &mut [T], kept: Option<&mut [T]>| {
             let rows = block_m.min(m - i0);
             with_scratch(block_scratch_len::<T>(depth), |scratch| {
-                let block = Block {
-                    terms,
+                terms.compute(Block {
                     a,
                     i0,
                     p0,
@@ -324,8 +323,7 @@ impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
                     c_row_stride,
                     add,
                     scratch,
-                };
-                terms.dispatch(arch, block);
+                });
             });
             if finish {
                 let pre_activation =
@@ -362,8 +360,8 @@ impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
 
 /// The gradients of `y = x w^T + b` by `w` and `b`: `dw (+)= dy^T x`, and `db (+)=` the sums of the columns of `dy`.
 ///
-/// `dy` is (tokens, out), `x` (tokens, in), `dw` (out, in) and `db` has `out` elements. The tokens are numbers or pairs. Numbers of
-/// 16 bits have contiguous rows; they are converted while they are in cache.
+/// `dy` is (tokens, out), `x` (tokens, in), `dw` (out, in) and `db` has `out` elements. The columns of `dy` and `x` are divided into
+/// elements. Their rows are contiguous, if they have another type than the result.
 ///
 /// # Panics
 ///
@@ -376,14 +374,16 @@ pub(crate) fn weight_gradient<A: Stored, T: Real, M: Terms<T>>(
     db: Option<&mut [T]>,
     accumulate: Accumulate,
 ) {
-    if reduction::is_tall(M::COUNT, [dy.cols, x.cols, dy.rows]) {
-        reduction::product(terms, dy.t(), x, dw, db, accumulate);
+    assert_eq!(dy.rows, x.rows, "tokens of a product");
+    if reduction::is_tall([dy.cols, x.cols, dy.rows]) {
+        let k = dy.rows.div_ceil(M::COUNT);
+        let (dy, x) = (reduction::Numbers { terms, x: dy }, reduction::Numbers { terms, x });
+        reduction::product(terms, (&dy, &x, k), dw, db, accumulate);
     } else {
-        let (wide_dy, wide_x) = (Widened::of(dy.data), Widened::of(x.data));
-        let (dy, x) = (dy.with_data(wide_dy.get()), x.with_data(wide_x.get()));
-        gemm(terms, dy.t(), x, dw, accumulate, Epilogue::default());
+        let (a, b) = (terms.elements(dy.t()), terms.elements(x.t()));
+        gemm(terms, a.matrix(), b.matrix().t(), dw, accumulate, Epilogue::default());
         if let Some(db) = db {
-            reduction::column_sums(terms, dy, db, accumulate);
+            reduction::column_sums(Single.elements(dy).matrix(), db, accumulate);
         }
     }
 }

@@ -1,13 +1,11 @@
 //! Products with a long reduced dimension and a small result: weight gradients.
 
-use std::any::TypeId;
-
 use pulp::{Simd, WithSimd};
 
 use super::block::{Block, block_scratch_len};
 use super::pack::{pack_panels, packed_len};
-use super::{Accumulate, BLOCK_K, Matrix, MatrixMut, Terms, for_each_chunk};
-use crate::device::cpu::numeric::{Real, Stored, convert};
+use super::{Accumulate, BLOCK_K, Matrix, MatrixMut, Single, Terms, for_each_chunk};
+use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::arch;
 
@@ -18,42 +16,72 @@ const PART_ROWS: usize = 512;
 /// Elements of the result that are summed over the parts at a time.
 const SUM_CHUNK: usize = 2048;
 
-/// The number of terms of a sum of elements with `count` numbers each, rounded up to pairs, so that sums of numbers and of pairs are
-/// split in the same way.
-fn even_terms(count: usize, elements: usize) -> usize {
-    (elements * count).next_multiple_of(2)
-}
+/// Sums are rounded up to, and split only between, so many numbers, the most in a row of a tile: so all elements are split in the same way.
+const TOGETHER: usize = 32;
 
-/// Whether a product of (m, k) and (k, n) suits [`product`]. An element has `count` numbers.
-pub(super) fn is_tall(count: usize, [m, n, k]: [usize; 3]) -> bool {
-    let k = even_terms(count, k);
+/// Whether a product of (m, k) and (k, n) suits [`product`].
+pub(super) fn is_tall([m, n, k]: [usize; 3]) -> bool {
+    let k = k.next_multiple_of(TOGETHER);
     k >= 2 * PART_ROWS && k >= 4 * m.max(n) && m * n <= 1 << 17
 }
 
-/// `c (+)= a b` and, if requested, `row_sums (+)=` the sums of the rows of `a`. Factors of another type than `c` are converted block
-/// by block; the columns of `a` and the rows of `b` are then contiguous.
-pub(super) fn product<A: Stored, T: Real, M: Terms<T>>(
+/// A factor of a tall product, whose columns are divided into elements.
+pub(super) trait Factor<T>: Sync {
+    /// `count` rows of elements, from row `first` on. `buf` has room for them.
+    fn rows<'a>(&'a self, first: usize, count: usize, buf: &'a mut [T]) -> Matrix<'a, T>;
+    /// Numbers in a row.
+    fn columns(&self) -> usize;
+}
+
+/// Elements, as they are.
+impl<T: Real> Factor<T> for Matrix<'_, T> {
+    fn rows<'a>(&'a self, first: usize, count: usize, _: &'a mut [T]) -> Matrix<'a, T> {
+        self.rows_from(first, count)
+    }
+
+    fn columns(&self) -> usize {
+        self.cols
+    }
+}
+
+/// Numbers that become elements block by block, while they are in cache.
+pub(super) struct Numbers<'a, A, M> {
+    pub terms: M,
+    pub x: Matrix<'a, A>,
+}
+
+impl<A: Stored, T: Real, M: Terms<T>> Factor<T> for Numbers<'_, A, M> {
+    fn rows<'a>(&'a self, first: usize, count: usize, buf: &'a mut [T]) -> Matrix<'a, T> {
+        let first = first * M::COUNT;
+        let count = (count * M::COUNT).min(self.x.rows - first);
+        self.terms.elements_of_columns(self.x.rows_from(first, count), buf)
+    }
+
+    fn columns(&self) -> usize {
+        self.x.cols
+    }
+}
+
+/// `c (+)= a^T b` and, if requested, `column_sums (+)=` the sums of the columns of `a`. The sums have `k` elements.
+pub(super) fn product<T: Real, M: Terms<T>>(
     terms: M,
-    a: Matrix<'_, A>,
-    b: Matrix<'_, A>,
+    (a, b, k): (&dyn Factor<T>, &dyn Factor<T>, usize),
     c: MatrixMut<'_, T>,
-    row_sums: Option<&mut [T]>,
+    column_sums: Option<&mut [T]>,
     accumulate: Accumulate,
 ) {
-    let (m, n, k) = (a.rows, b.cols, a.cols);
-    assert_eq!((m, k, n), (c.rows, b.rows, c.cols), "shapes of a product");
-    let arch = arch();
-    let terms_of_sum = even_terms(M::COUNT, k);
-    let parts = (terms_of_sum / PART_ROWS).clamp(1, MAX_PARTS);
-    let part_rows = terms_of_sum.div_ceil(parts).next_multiple_of(2) / M::COUNT;
+    let (m, n) = (a.columns(), b.columns());
+    assert_eq!((m, n), (c.rows, c.cols), "shapes of a product");
+    let numbers = (k * M::COUNT).next_multiple_of(TOGETHER);
+    let parts = (numbers / PART_ROWS).clamp(1, MAX_PARTS);
+    let part_rows = numbers.div_ceil(parts).next_multiple_of(TOGETHER) / M::COUNT;
     // A packed block of about 128 KiB stays in the L2 cache.
-    let depth = ((1 << 17) / size_of::<T>() / n.max(1)).clamp(128, BLOCK_K) / 2 * 2 / M::COUNT;
-    let sums_len = if row_sums.is_some() { m } else { 0 };
+    let depth = ((1 << 17) / size_of::<T>() / n.max(1)).clamp(128, BLOCK_K) / TOGETHER * TOGETHER / M::COUNT;
+    let sums_len = if column_sums.is_some() { m } else { 0 };
     let part_len = m * n + sums_len;
     if part_len == 0 {
         return;
     }
-    let converted_len = if TypeId::of::<A>() == TypeId::of::<T>() { 0 } else { depth * m.max(n) };
     with_scratch(parts * part_len, |partial: &mut [T]| {
         for_each_chunk(partial, part_len, true, |part, partial| {
             let (first, end) = (part * part_rows, ((part + 1) * part_rows).min(k));
@@ -63,24 +91,24 @@ pub(super) fn product<A: Stored, T: Real, M: Terms<T>>(
                 c.fill(T::default());
             }
             let mut panels = Scratch::<T>::new(packed_len::<T>(depth, n));
-            let mut converted = Scratch::<T>::new(converted_len);
+            let mut made = Scratch::<T>::new(depth * m.max(n));
             with_scratch(block_scratch_len::<T>(depth), |scratch| {
                 for p0 in (first..end).step_by(depth) {
-                    let k = depth.min(end - p0);
-                    let rows = some_rows(b, p0, k, &mut converted);
-                    pack_panels(arch, rows, None, (0, k), (0, n), &mut panels, false);
-                    let rows = some_rows(a.t(), p0, k, &mut converted);
+                    let count = depth.min(end - p0);
+                    let rows = b.rows(p0, count, &mut made);
+                    let k = rows.rows;
+                    pack_panels(arch(), rows, None, (0, k), (0, n), &mut panels, false);
+                    let rows = a.rows(p0, count, &mut made);
                     let (c, c_row_stride, add) = (&mut *c, n, p0 > first);
                     let (a, i0, p0, panels) = (rows.t(), 0, 0, &*panels);
-                    let block = Block { terms, a, i0, p0, m, n, k, panels, c, c_row_stride, add, scratch };
-                    terms.dispatch(arch, block);
-                    arch.dispatch(AddColumns { terms, rows, first: 0, end: k, sums });
+                    terms.compute(Block { a, i0, p0, m, n, k, panels, c, c_row_stride, add, scratch });
+                    arch().dispatch(AddColumns { terms, rows, first: 0, end: k, sums });
                 }
             });
         });
         let partial = &*partial;
         let sum = |len: usize, offset: usize, c: &mut [T]| {
-            arch.dispatch(SumParts { partial, part_len, offset, c: &mut c[..len], accumulate });
+            arch().dispatch(SumParts { partial, part_len, offset, c: &mut c[..len], accumulate });
         };
         if c.row_stride == n {
             for_each_chunk(&mut c.data[..m * n], SUM_CHUNK, m * n > SUM_CHUNK, |index, c| {
@@ -89,45 +117,18 @@ pub(super) fn product<A: Stored, T: Real, M: Terms<T>>(
         } else {
             c.data.chunks_mut(c.row_stride).take(m).enumerate().for_each(|(i, c)| sum(n, i * n, c));
         }
-        if let Some(row_sums) = row_sums {
-            sum(m, m * n, row_sums);
+        if let Some(column_sums) = column_sums {
+            sum(m, m * n, column_sums);
         }
     });
 }
 
-/// Rows `first..first + count` of `x`, converted into `buf` if they have another type.
-fn some_rows<'a, A: Stored, T: Real>(
-    x: Matrix<'a, A>,
-    first: usize,
-    count: usize,
-    buf: &'a mut [T],
-) -> Matrix<'a, T> {
-    let x = x.rows_from(first, count);
-    if let Some(same) = T::same(x.data) {
-        return x.with_data(same);
-    }
-    assert_eq!(x.col_stride, 1, "rows of a factor that is converted");
-    let buf = &mut buf[..count * x.cols];
-    if x.row_stride == x.cols {
-        convert(&x.data[..buf.len()], buf);
-    } else {
-        let rows = buf.chunks_exact_mut(x.cols).enumerate();
-        rows.for_each(|(i, to)| convert(&x.data[i * x.row_stride..][..x.cols], to));
-    }
-    Matrix::row_major(buf, count, x.cols)
-}
-
 /// `sums (+)=` the sums of the columns of `a`.
-pub(super) fn column_sums<T: Real, M: Terms<T>>(
-    terms: M,
-    a: Matrix<'_, T>,
-    sums: &mut [T],
-    accumulate: Accumulate,
-) {
+pub(super) fn column_sums<T: Real>(a: Matrix<'_, T>, sums: &mut [T], accumulate: Accumulate) {
     if accumulate == Accumulate::Replace {
         sums.fill(T::default());
     }
-    arch().dispatch(AddColumns { terms, rows: a, first: 0, end: a.rows, sums: &mut sums[..a.cols] });
+    arch().dispatch(AddColumns { terms: Single, rows: a, first: 0, end: a.rows, sums: &mut sums[..a.cols] });
 }
 
 /// Adds rows `first..end` to `sums`.

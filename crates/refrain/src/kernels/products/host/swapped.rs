@@ -29,13 +29,13 @@ pub(super) fn product<T: Real, M: Terms<T>>(
     splits: bool,
 ) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    let (arch, depth) = (arch(), BLOCK_K / M::COUNT);
+    let depth = BLOCK_K / M::COUNT;
     let row_stride = c.row_stride;
     let c = c.used();
     with_scratch(k.div_ceil(depth) * packed_len::<T>(depth, m), |packed: &mut [T]| {
         for (part, panels) in packed.chunks_exact_mut(packed_len::<T>(depth, m)).enumerate() {
             let p0 = part * depth;
-            pack_panels(arch, a.t(), None, (p0, depth.min(k - p0)), (0, m), panels, true);
+            pack_panels(arch(), a.t(), None, (p0, depth.min(k - p0)), (0, m), panels, true);
         }
         let packed = &*packed;
         for j0 in (0..n).step_by(BLOCK_N) {
@@ -46,23 +46,19 @@ pub(super) fn product<T: Real, M: Terms<T>>(
                     with_scratch(block_scratch_len::<T>(depth), |scratch: &mut [T]| {
                         for (part, panels) in packed.chunks_exact(packed_len::<T>(depth, m)).enumerate() {
                             let p0 = part * depth;
-                            terms.dispatch(
-                                arch,
-                                Block {
-                                    terms,
-                                    a: b.t(),
-                                    i0,
-                                    p0,
-                                    m: rows,
-                                    n: m,
-                                    k: depth.min(k - p0),
-                                    panels,
-                                    c: &mut *turned,
-                                    c_row_stride: m,
-                                    add: part > 0,
-                                    scratch: &mut *scratch,
-                                },
-                            );
+                            terms.compute(Block {
+                                a: b.t(),
+                                i0,
+                                p0,
+                                m: rows,
+                                n: m,
+                                k: depth.min(k - p0),
+                                panels,
+                                c: &mut *turned,
+                                c_row_stride: m,
+                                add: part > 0,
+                                scratch: &mut *scratch,
+                            });
                         }
                     });
                 });

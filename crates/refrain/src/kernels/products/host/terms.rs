@@ -1,57 +1,126 @@
 //! What one element of a factor stands for: a number, or two numbers of bf16.
 
 use half::bf16;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Simd;
 
-use super::Matrix;
-use crate::device::cpu::bf16_pairs::Bf16Pairs;
-use crate::device::cpu::numeric::Real;
+use super::block::{Block, InRegisters};
+use super::{Matrix, in_tiles};
+use crate::device::cpu::bf16_pairs::{Avx512Bf16, Bf16Pairs};
+use crate::device::cpu::numeric::{Number, Real, Stored, convert};
 use crate::device::cpu::scratch::Scratch;
-use crate::device::cpu::simd::simd;
+use crate::device::cpu::simd::{arch, simd};
 
-/// How elements of factors are multiplied and added.
+/// How elements of factors are made of numbers, multiplied and added.
 pub(crate) trait Terms<T: Real>: Copy + Send + Sync {
     /// Numbers in an element.
     const COUNT: usize;
-    /// `a b + c` for each lane, with the products of all numbers of an element.
-    fn mul_add<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>, c: T::Vector<S>) -> T::Vector<S>;
     /// `sum` plus the numbers of `x`.
     fn add(self, sum: T, x: T) -> T;
-    /// Runs a kernel that is compiled for its instructions.
-    fn dispatch<F: WithSimd>(self, arch: Arch, kernel: F) -> F::Output;
+    /// A matrix whose rows are divided into elements.
+    fn elements<'a, A: Stored>(self, x: Matrix<'a, A>) -> Elements<'a, T>;
+    /// The same for contiguous rows of numbers. `to` has room for the elements.
+    fn elements_of_rows<'a>(self, x: Matrix<'a, T>, to: &'a mut [T]) -> Matrix<'a, T>;
+    /// A matrix whose columns are divided into elements. Its rows are contiguous. `to` has room for the elements.
+    fn elements_of_columns<'a, A: Stored>(self, x: Matrix<'a, A>, to: &'a mut [T]) -> Matrix<'a, T>;
+    /// Divides the columns of `count` rows, each of `width` numbers, into elements, in place. Returns the number of rows of elements.
+    /// There may be more rows than half of `count`: those behind become zeros, as many as the elements need.
+    fn pack_columns(self, rows: &mut [T], count: usize, width: usize) -> usize;
+    /// Computes a block of a product.
+    fn compute(self, block: Block<'_, T>);
+}
+
+/// How tiles of registers multiply and add.
+pub(crate) trait MulAdd<T: Real>: Copy {
+    /// `a b + c` for each lane, with the products of all numbers of an element.
+    fn mul_add<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>, c: T::Vector<S>) -> T::Vector<S>;
 }
 
 /// An element is a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Single;
 
-impl<T: Real> Terms<T> for Single {
-    const COUNT: usize = 1;
-
+impl<T: Real> MulAdd<T> for Single {
     #[inline(always)]
     fn mul_add<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>, c: T::Vector<S>) -> T::Vector<S> {
         T::mul_add(simd, a, b, c)
     }
+}
+
+impl<T: Real> Terms<T> for Single {
+    const COUNT: usize = 1;
 
     #[inline(always)]
     fn add(self, sum: T, x: T) -> T {
         sum + x
     }
 
-    fn dispatch<F: WithSimd>(self, arch: Arch, kernel: F) -> F::Output {
-        arch.dispatch(kernel)
+    fn elements<'a, A: Stored>(self, x: Matrix<'a, A>) -> Elements<'a, T> {
+        match T::same(x.data) {
+            Some(same) => Elements { data: Data::Same(same), layout: x.with_data(&[]) },
+            None => {
+                let mut copy = Scratch::new(x.data.len());
+                convert(x.data, &mut copy);
+                Elements { data: Data::Made(copy), layout: x.with_data(&[]) }
+            }
+        }
+    }
+
+    fn elements_of_rows<'a>(self, x: Matrix<'a, T>, _: &'a mut [T]) -> Matrix<'a, T> {
+        x
+    }
+
+    fn elements_of_columns<'a, A: Stored>(self, x: Matrix<'a, A>, to: &'a mut [T]) -> Matrix<'a, T> {
+        if let Some(same) = T::same(x.data) {
+            return x.with_data(same);
+        }
+        assert_eq!(x.col_stride, 1, "rows of a factor that is converted");
+        let to = &mut to[..x.rows * x.cols];
+        if x.row_stride == x.cols {
+            convert(&x.data[..to.len()], to);
+        } else {
+            let rows = to.chunks_exact_mut(x.cols).enumerate();
+            rows.for_each(|(i, to)| convert(&x.data[i * x.row_stride..][..x.cols], to));
+        }
+        Matrix::row_major(to, x.rows, x.cols)
+    }
+
+    fn pack_columns(self, _: &mut [T], count: usize, _: usize) -> usize {
+        count
+    }
+
+    fn compute(self, block: Block<'_, T>) {
+        arch().dispatch(InRegisters { terms: self, block });
     }
 }
 
-/// An element of 32 bits is two numbers of bf16. The first one is in the upper half, which is multiplied first: so the products
+impl MulAdd<f32> for Avx512Bf16 {
+    #[inline(always)]
+    fn mul_add<S: Simd>(self, _simd: S, a: S::f32s, b: S::f32s, c: S::f32s) -> S::f32s {
+        Avx512Bf16::mul_add::<S>(self, a, b, c)
+    }
+}
+
+/// Gives `$body` the matrix as one of bf16, or of f32 whose numbers are those of bf16.
+macro_rules! with_halves {
+    ($matrix:expr, $x:ident => $body:expr) => {
+        match (bf16::same($matrix.data), f32::same($matrix.data)) {
+            (Some(data), _) => {
+                let $x = $matrix.with_data(data);
+                $body
+            }
+            (_, Some(data)) => {
+                let $x = $matrix.with_data(data);
+                $body
+            }
+            _ => unreachable!("pairs are those of bf16"),
+        }
+    };
+}
+
+/// An element of 32 bits is two numbers of bf16. The first one is in the upper half, which AVX-512 multiplies first: so the products
 /// of numbers that are not subnormal are added in the order of [`Single`], with the same bits.
 impl Terms<f32> for Bf16Pairs {
     const COUNT: usize = 2;
-
-    #[inline(always)]
-    fn mul_add<S: Simd>(self, _simd: S, a: S::f32s, b: S::f32s, c: S::f32s) -> S::f32s {
-        Bf16Pairs::mul_add::<S>(self, a, b, c)
-    }
 
     #[inline(always)]
     fn add(self, sum: f32, x: f32) -> f32 {
@@ -59,72 +128,166 @@ impl Terms<f32> for Bf16Pairs {
         sum + f32::from_bits(bits & 0xffff_0000) + f32::from_bits(bits << 16)
     }
 
-    fn dispatch<F: WithSimd>(self, _arch: Arch, kernel: F) -> F::Output {
-        self.run(kernel)
-    }
-}
-
-/// The pairs of neighbours in the rows of a matrix. After the last column of an odd number comes a zero.
-pub(crate) struct Paired {
-    elements: Scratch<f32>,
-    rows: usize,
-    pairs: usize,
-    /// Whether the pairs of a column are contiguous, instead of those of a row.
-    by_columns: bool,
-}
-
-#[inline(always)]
-fn pair(first: bf16, second: bf16) -> f32 {
-    f32::from_bits(u32::from(first.to_bits()) << 16 | u32::from(second.to_bits()))
-}
-
-impl Paired {
-    pub(crate) fn of(x: Matrix<'_, bf16>) -> Paired {
-        let (rows, pairs) = (x.rows, x.cols.div_ceil(2));
-        let mut elements = Scratch::new(rows * pairs);
+    fn elements<'a, A: Stored>(self, x: Matrix<'a, A>) -> Elements<'a, f32> {
+        let (rows, count) = (x.rows, self.of_numbers(x.cols));
+        let mut elements = Scratch::new(rows * count);
+        // Of contiguous columns, the pairs of a column are contiguous, too.
         let by_columns = x.row_stride == 1;
-        if elements.is_empty() {
-            return Paired { elements, rows, pairs, by_columns };
-        }
+        with_halves!(x, x => match by_columns {
+            true => pairs_of_columns(x.t(), &mut elements),
+            false => pairs_of_rows(x, &mut elements),
+        });
+        let layout = Matrix::row_major(&[], rows, count);
+        let layout = if by_columns { Matrix { row_stride: 1, col_stride: rows, ..layout } } else { layout };
+        Elements { data: Data::Made(elements), layout }
+    }
+
+    fn elements_of_rows<'a>(self, x: Matrix<'a, f32>, to: &'a mut [f32]) -> Matrix<'a, f32> {
+        let count = self.of_numbers(x.cols);
+        let to = &mut to[..x.rows * count];
+        pairs_of_rows(x, to);
+        Matrix::row_major(to, x.rows, count)
+    }
+
+    fn elements_of_columns<'a, A: Stored>(self, x: Matrix<'a, A>, to: &'a mut [f32]) -> Matrix<'a, f32> {
+        let count = self.of_numbers(x.rows);
+        let to = &mut to[..count * x.cols];
+        with_halves!(x, x => pairs_of_columns(x, to));
+        Matrix::row_major(to, count, x.cols)
+    }
+
+    fn pack_columns(self, rows: &mut [f32], count: usize, width: usize) -> usize {
+        let pairs = self.of_numbers(count);
         simd(
             #[inline(always)]
             || {
-                if by_columns {
-                    for (p, to) in elements.chunks_exact_mut(rows).enumerate() {
-                        let first = &x.data[2 * p * x.col_stride..][..rows];
-                        if 2 * p + 1 < x.cols {
-                            let second = &x.data[(2 * p + 1) * x.col_stride..][..rows];
-                            to.iter_mut().zip(first).zip(second).for_each(|((to, &a), &b)| *to = pair(a, b));
-                        } else {
-                            to.iter_mut().zip(first).for_each(|(to, &a)| *to = pair(a, bf16::ZERO));
-                        }
-                    }
-                    return;
-                }
-                for (i, to) in elements.chunks_exact_mut(pairs).enumerate() {
-                    let row = &x.data[i * x.row_stride..];
-                    if x.col_stride == 1 {
-                        let (whole, last) = row[..x.cols].as_chunks::<2>();
-                        to.iter_mut().zip(whole).for_each(|(to, &[a, b])| *to = pair(a, b));
-                        if let (Some(&a), Some(to)) = (last.first(), to.last_mut()) {
-                            *to = pair(a, bf16::ZERO);
+                for p in 0..count.div_ceil(2) {
+                    // The first pair takes the place of its first number, and the others that of numbers before theirs.
+                    let (before, from) = rows.split_at_mut(2 * p * width);
+                    let (first, from) = from.split_at_mut(width);
+                    let second = (2 * p + 1 < count).then(|| &from[..width]);
+                    if p == 0 {
+                        match second {
+                            Some(second) => first.iter_mut().zip(second).for_each(|(a, &b)| *a = pair(*a, b)),
+                            None => first.iter_mut().for_each(|a| *a = pair(*a, 0.0)),
                         }
                         continue;
                     }
-                    for (p, to) in to.iter_mut().enumerate() {
-                        let at = |j: usize| if j < x.cols { row[j * x.col_stride] } else { bf16::ZERO };
-                        *to = pair(at(2 * p), at(2 * p + 1));
+                    let to = before[p * width..][..width].iter_mut().zip(&*first);
+                    match second {
+                        Some(second) => to.zip(second).for_each(|((to, &a), &b)| *to = pair(a, b)),
+                        None => to.for_each(|(to, &a)| *to = pair(a, 0.0)),
                     }
                 }
+                rows[count.div_ceil(2) * width..pairs * width].fill(0.0);
             },
         );
-        Paired { elements, rows, pairs, by_columns }
+        pairs
     }
 
-    /// The pairs as a matrix of elements.
-    pub(crate) fn matrix(&self) -> Matrix<'_, f32> {
-        let Paired { rows, pairs, by_columns, .. } = *self;
-        let (row_stride, col_stride) = if by_columns { (1, rows) } else { (pairs, 1) };
-        Matrix { data: &self.elements, rows, cols: pairs, row_stride, col_stride }
+    fn compute(self, block: Block<'_, f32>) {
+        match self {
+            Bf16Pairs::Avx512(terms) => terms.run(InRegisters { terms, block }),
+            Bf16Pairs::Amx(amx) => arch().dispatch(in_tiles::InTiles { amx, block }),
+        }
     }
+}
+
+/// A factor that is divided into elements.
+pub(crate) struct Elements<'a, T> {
+    data: Data<'a, T>,
+    /// Sizes and strides.
+    layout: Matrix<'a, T>,
+}
+
+enum Data<'a, T> {
+    Same(&'a [T]),
+    Made(Scratch<T>),
+}
+
+impl<T: Real> Elements<'_, T> {
+    pub(crate) fn matrix(&self) -> Matrix<'_, T> {
+        let data = match &self.data {
+            Data::Same(data) => data,
+            Data::Made(data) => &**data,
+        };
+        self.layout.with_data(data)
+    }
+}
+
+/// A number of bf16, which may be stored as f32.
+trait Half: Copy + Default + Send + Sync {
+    /// The number in the upper half, and zeros.
+    fn upper(self) -> u32;
+}
+
+impl Half for bf16 {
+    #[inline(always)]
+    fn upper(self) -> u32 {
+        u32::from(self.to_bits()) << 16
+    }
+}
+
+impl Half for f32 {
+    #[inline(always)]
+    fn upper(self) -> u32 {
+        self.to_bits() & 0xffff_0000
+    }
+}
+
+#[inline(always)]
+fn pair<H: Half>(first: H, second: H) -> f32 {
+    f32::from_bits(first.upper() | second.upper() >> 16)
+}
+
+/// The pairs of neighbours in the rows of a matrix, and zeros behind them.
+fn pairs_of_rows<H: Half>(x: Matrix<'_, H>, to: &mut [f32]) {
+    if to.is_empty() {
+        return;
+    }
+    simd(
+        #[inline(always)]
+        || {
+            for (i, to) in to.chunks_exact_mut(to.len() / x.rows).enumerate() {
+                let row = &x.data[i * x.row_stride..];
+                let (to, behind) = to.split_at_mut(x.cols.div_ceil(2));
+                behind.fill(0.0);
+                if x.col_stride == 1 {
+                    let (whole, last) = row[..x.cols].as_chunks::<2>();
+                    to.iter_mut().zip(whole).for_each(|(to, &[a, b])| *to = pair(a, b));
+                    if let (Some(&a), Some(to)) = (last.first(), to.last_mut()) {
+                        *to = pair(a, H::default());
+                    }
+                    continue;
+                }
+                for (p, to) in to.iter_mut().enumerate() {
+                    let at = |j: usize| if j < x.cols { row[j * x.col_stride] } else { H::default() };
+                    *to = pair(at(2 * p), at(2 * p + 1));
+                }
+            }
+        },
+    );
+}
+
+/// The pairs of neighbours in the columns of a matrix whose rows are contiguous, and zeros below them.
+fn pairs_of_columns<H: Half>(x: Matrix<'_, H>, to: &mut [f32]) {
+    if to.is_empty() {
+        return;
+    }
+    let row = |i: usize| &x.data[i * x.row_stride..][..x.cols];
+    simd(
+        #[inline(always)]
+        || {
+            let (to, below) = to.split_at_mut(x.rows.div_ceil(2) * x.cols);
+            below.fill(0.0);
+            for (p, to) in to.chunks_exact_mut(x.cols).enumerate() {
+                let first = to.iter_mut().zip(row(2 * p));
+                if 2 * p + 1 < x.rows {
+                    first.zip(row(2 * p + 1)).for_each(|((to, &a), &b)| *to = pair(a, b));
+                } else {
+                    first.for_each(|(to, &a)| *to = pair(a, H::default()));
+                }
+            }
+        },
+    );
 }

@@ -2,7 +2,7 @@ use half::{bf16, f16};
 
 use super::*;
 use crate::activation::Activation;
-use crate::device::cpu::bf16_pairs::Bf16Pairs;
+use crate::device::cpu::bf16_pairs::{Amx, Avx512Bf16, Bf16Pairs};
 
 /// Numbers in [-1, 1), the same in each run.
 fn numbers<T: From<f32>>(len: usize, seed: u32) -> Vec<T> {
@@ -315,41 +315,137 @@ fn halves(len: usize, seed: u32) -> (Vec<bf16>, Vec<f32>) {
     (halves, wide)
 }
 
+/// The shapes of products of pairs.
+fn shapes_of_pairs() -> impl Iterator<Item = (usize, usize, usize)> {
+    let more = [(70, 70, 4095), (9, 1100, 259), (16, 20, 1023), (32, 96, 64), (40, 24, 600)];
+    SHAPES.into_iter().chain(more).filter(|&(m, n, _)| m > 1 && n > 1)
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
 #[test]
-fn pairs_of_bf16_give_the_bits_of_f32() {
-    let Some(pairs) = Bf16Pairs::get() else {
+fn pairs_of_bf16_in_registers_give_the_bits_of_f32() {
+    let Some(pairs) = Avx512Bf16::get().map(Bf16Pairs::Avx512) else {
         eprintln!("not tested: this processor has no AVX-512 BF16");
         return;
     };
-    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    for (m, n, k) in SHAPES
-        .into_iter()
-        .chain([(70, 70, 4095), (9, 1100, 259), (16, 20, 1023)])
-        .filter(|&(m, n, _)| m > 1 && n > 1)
-    {
+    for (m, n, k) in shapes_of_pairs() {
         let (a, wide_a) = halves(2 * (m + 4) * (k + 6) + 8, 1);
         let (b, wide_b) = halves(2 * (k + 4) * (n + 6) + 8, 2);
         for (a, wide_a) in layouts(&a, m, k).into_iter().zip(layouts(&wide_a, m, k)) {
             for (b, wide_b) in layouts(&b, k, n).into_iter().zip(layouts(&wide_b, k, n)) {
-                let (a, b) = (Paired::of(a), Paired::of(b.t()));
-                let (a, b) = (a.matrix(), b.matrix().t());
+                let (a, b) = (pairs.elements(a), pairs.elements(b.t()));
                 for accumulate in [Accumulate::Replace, Accumulate::Add] {
                     let (mut c, mut wide_c) = (numbers::<f32>(m * n, 3), numbers::<f32>(m * n, 3));
                     let out = MatrixMut::row_major(&mut c, m, n);
-                    gemm(pairs, a, b, out, accumulate, Epilogue::default());
+                    gemm(pairs, a.matrix(), b.matrix().t(), out, accumulate, Epilogue::default());
                     let out = MatrixMut::row_major(&mut wide_c, m, n);
                     gemm(Single, wide_a, wide_b, out, accumulate, Epilogue::default());
-                    assert_eq!(bits(&c), bits(&wide_c), "({m}, {k}) x ({k}, {n}), {accumulate:?}");
-                    let (mut sums, mut wide_sums) = (numbers::<f32>(m, 4), numbers::<f32>(m, 4));
-                    let out = MatrixMut::row_major(&mut c, m, n);
-                    weight_gradient(pairs, a.t(), b, out, Some(&mut sums), accumulate);
-                    let out = MatrixMut::row_major(&mut wide_c, m, n);
-                    weight_gradient(Single, wide_a.t(), wide_b, out, Some(&mut wide_sums), accumulate);
-                    assert_eq!(bits(&c), bits(&wide_c), "gradient of ({n}, {m}), {k} tokens, {accumulate:?}");
-                    assert_eq!(
-                        bits(&sums),
-                        bits(&wide_sums),
-                        "gradient of {m} biases, {k} tokens, {accumulate:?}"
+                    assert!(bits(&c) == bits(&wide_c), "({m}, {k}) x ({k}, {n}), {accumulate:?}");
+                }
+            }
+        }
+        let (dy, wide_dy) = halves(k * m, 4);
+        let (x, wide_x) = halves(k * n, 5);
+        for accumulate in [Accumulate::Replace, Accumulate::Add] {
+            let (mut dw, mut wide_dw) = (numbers::<f32>(m * n, 3), numbers::<f32>(m * n, 3));
+            let (mut db, mut wide_db) = (numbers::<f32>(m, 4), numbers::<f32>(m, 4));
+            let (dy, x) = (Matrix::row_major(&dy, k, m), Matrix::row_major(&x, k, n));
+            let out = MatrixMut::row_major(&mut dw, m, n);
+            weight_gradient(pairs, dy, x, out, Some(&mut db), accumulate);
+            let (dy, x) = (Matrix::row_major(&wide_dy, k, m), Matrix::row_major(&wide_x, k, n));
+            let out = MatrixMut::row_major(&mut wide_dw, m, n);
+            weight_gradient(Single, dy, x, out, Some(&mut wide_db), accumulate);
+            assert!(bits(&dw) == bits(&wide_dw), "gradient of ({n}, {m}), {k} tokens, {accumulate:?}");
+            assert!(bits(&db) == bits(&wide_db), "gradient of {m} biases, {k} tokens, {accumulate:?}");
+        }
+    }
+}
+
+/// What tiles sum, from `start` on: of 32 products at a time, those at even places, those at odd places, and both together.
+fn sum_of_tiles(terms: &[(f32, f32)], start: f32) -> f32 {
+    terms.chunks(32).fold(start, |sum, terms| {
+        let mut two = [0f32; 2];
+        for (p, (a, b)) in terms.iter().enumerate() {
+            two[p % 2] = a.mul_add(*b, two[p % 2]);
+        }
+        sum + (two[0] + two[1])
+    })
+}
+
+#[test]
+fn tiles_sum_in_the_order_of_the_manual() {
+    let Some(pairs) = Amx::get().map(Bf16Pairs::Amx) else {
+        eprintln!("not tested: this processor has no AMX, or the system has none");
+        return;
+    };
+    for (m, n, k) in shapes_of_pairs().filter(|&(m, n, k)| !reduction::is_tall([m, n, k])) {
+        let (a, wide_a) = halves(2 * (m + 4) * (k + 6) + 8, 1);
+        let (b, wide_b) = halves(2 * (k + 4) * (n + 6) + 8, 2);
+        for (a, wide_a) in layouts(&a, m, k).into_iter().zip(layouts(&wide_a, m, k)) {
+            for (b, wide_b) in layouts(&b, k, n).into_iter().zip(layouts(&wide_b, k, n)) {
+                let (a, b) = (pairs.elements(a), pairs.elements(b.t()));
+                for accumulate in [Accumulate::Replace, Accumulate::Add] {
+                    let row_stride = n + 2;
+                    let before = numbers::<f32>(m * row_stride, 3);
+                    let bias = (accumulate == Accumulate::Replace).then(|| numbers::<f32>(n, 4));
+                    let mut c = before.clone();
+                    let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride };
+                    let epilogue = Epilogue { bias: bias.as_deref(), ..Epilogue::default() };
+                    gemm(pairs, a.matrix(), b.matrix().t(), out, accumulate, epilogue);
+                    for (at, (&got, &old)) in c.iter().zip(&before).enumerate() {
+                        let (i, j) = (at / row_stride, at % row_stride);
+                        let terms: Vec<_> = (0..k)
+                            .filter(|_| j < n)
+                            .map(|p| (self::at(wide_a, i, p), self::at(wide_b, p, j)))
+                            .collect();
+                        let start = bias.as_ref().filter(|_| j < n).map_or(0.0, |bias| bias[j]);
+                        let mut blocks = terms.chunks(BLOCK_K);
+                        let first = sum_of_tiles(blocks.next().unwrap_or_default(), start);
+                        let first = if accumulate == Accumulate::Add { old + first } else { first };
+                        let want = blocks.fold(first, |sum, terms| sum + sum_of_tiles(terms, 0.0));
+                        let want = if j < n { want } else { old };
+                        assert_eq!(
+                            got.to_bits(),
+                            want.to_bits(),
+                            "({m}, {k}) x ({k}, {n}), {accumulate:?}, ({i}, {j})"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_by_tiles_match_the_definition() {
+    let Some(pairs) = Amx::get().map(Bf16Pairs::Amx) else {
+        return;
+    };
+    // Few and many tokens, and an odd number of them.
+    for (tokens, outputs, inputs) in [(3, 5, 7), (97, 40, 33), (1023, 9, 20), (4095, 70, 70), (2100, 130, 20)]
+    {
+        let (dy, wide_dy) = halves(tokens * outputs, 1);
+        let (x, wide_x) = halves(tokens * inputs, 2);
+        let of_tokens = |cols| move |data| Matrix::row_major(data, tokens, cols);
+        let (wide_dy, wide_x) = (of_tokens(outputs)(&wide_dy), of_tokens(inputs)(&wide_x));
+        let ones = vec![1.0; tokens];
+        for accumulate in [Accumulate::Replace, Accumulate::Add] {
+            let base = if accumulate == Accumulate::Add { 0.5 } else { 0.0 };
+            let (mut dw, mut db) = (vec![0.5f32; outputs * inputs], vec![0.5f32; outputs]);
+            let (dy, x) = (Matrix::row_major(&dy, tokens, outputs), Matrix::row_major(&x, tokens, inputs));
+            let out = MatrixMut::row_major(&mut dw, outputs, inputs);
+            weight_gradient(pairs, dy, x, out, Some(&mut db), accumulate);
+            let close = |got: f32, (sum, bound): (f64, f64)| (f64::from(got) - sum - base).abs() <= bound;
+            for i in 0..outputs {
+                let of_bias = exact(wide_dy.t(), Matrix::row_major(&ones, tokens, 1), i, 0);
+                assert!(close(db[i], of_bias), "db[{i}] of {tokens} tokens");
+                for j in 0..inputs {
+                    assert!(
+                        close(dw[i * inputs + j], exact(wide_dy.t(), wide_x, i, j)),
+                        "dw[{i}, {j}] of {tokens} tokens"
                     );
                 }
             }
@@ -358,15 +454,60 @@ fn pairs_of_bf16_give_the_bits_of_f32() {
 }
 
 #[test]
+fn a_factor_of_pairs_that_is_packed_once_gives_the_bits_of_a_product_on_any_number_of_threads() {
+    for pairs in every_kind_of_pairs() {
+        for (m, n, k) in [(200, 16, 8), (101, 1100, 3), (97, 30, 600), (40, 64, 64)] {
+            let ((a, _), (b, _)) = (halves(m * k, 1), halves(n * k, 2));
+            let (a, b) =
+                (pairs.elements(Matrix::row_major(&a, m, k)), pairs.elements(Matrix::row_major(&b, n, k)));
+            let (a, b) = (a.matrix(), b.matrix().t());
+            let run = |product: &(dyn Fn(MatrixMut<'_, f32>) + Sync)| {
+                let mut c = numbers::<f32>(m * n, 5);
+                product(MatrixMut::row_major(&mut c, m, n));
+                bits(&c)
+            };
+            let whole =
+                |c: MatrixMut<'_, f32>| gemm(pairs, a, b, c, Accumulate::Replace, Epilogue::default());
+            let packed = Packed::of(pairs, b, None);
+            let by_parts = |c: MatrixMut<'_, f32>| {
+                for (part, c) in c.data.chunks_mut(33 * n).enumerate() {
+                    let rows = c.len() / n;
+                    let c = MatrixMut::row_major(c, rows, n);
+                    packed.product(
+                        pairs,
+                        a.rows_from(33 * part, rows),
+                        c,
+                        Accumulate::Replace,
+                        Epilogue::default(),
+                    );
+                }
+            };
+            let once = run(&whole);
+            assert!(run(&by_parts) == once, "({m}, {k}) x ({k}, {n}) by parts, {pairs:?}");
+            for threads in [1, 3] {
+                assert!(
+                    parallel::with_threads(threads, || run(&whole)) == once,
+                    "{threads} threads, {pairs:?}"
+                );
+            }
+        }
+    }
+}
+
+fn every_kind_of_pairs() -> impl Iterator<Item = Bf16Pairs> {
+    Avx512Bf16::get().map(Bf16Pairs::Avx512).into_iter().chain(Amx::get().map(Bf16Pairs::Amx))
+}
+
+#[test]
 fn subnormal_numbers_of_pairs_count_as_zero() {
-    let Some(pairs) = Bf16Pairs::get() else {
-        return;
-    };
-    let (tiny, one) = (bf16::from_bits(1), bf16::ONE);
-    let (a, b) = ([tiny, tiny, one, one], [one; 4]);
-    let (a, b) = (Paired::of(Matrix::row_major(&a, 2, 2)), Paired::of(Matrix::row_major(&b, 2, 2)));
-    let mut c = [f32::NAN; 4];
-    let out = MatrixMut::row_major(&mut c, 2, 2);
-    gemm(pairs, a.matrix(), b.matrix().t(), out, Accumulate::Replace, Epilogue::default());
-    assert_eq!(c, [0.0, 0.0, 2.0, 2.0]);
+    for pairs in every_kind_of_pairs() {
+        let (tiny, one) = (bf16::from_bits(1), bf16::ONE);
+        let (a, b) = ([tiny, tiny, one, one], [one; 4]);
+        let (a, b) =
+            (pairs.elements(Matrix::row_major(&a, 2, 2)), pairs.elements(Matrix::row_major(&b, 2, 2)));
+        let mut c = [f32::NAN; 4];
+        let out = MatrixMut::row_major(&mut c, 2, 2);
+        gemm(pairs, a.matrix(), b.matrix().t(), out, Accumulate::Replace, Epilogue::default());
+        assert_eq!(c, [0.0, 0.0, 2.0, 2.0], "{pairs:?}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use super::Terms;
+use super::MulAdd;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::Vectors;
 
@@ -13,7 +13,7 @@ pub(crate) type Tile<T, S, const MR: usize, const NV: usize> = [[<T as Vectors>:
 ///
 /// The sums start at the first row of the panel.
 #[inline(always)]
-pub(crate) fn rows_times_panel<S: Simd, T: Real, M: Terms<T>, const MR: usize, const NV: usize>(
+pub(crate) fn rows_times_panel<S: Simd, T: Real, M: MulAdd<T>, const MR: usize, const NV: usize>(
     simd: S,
     terms: M,
     a: [&[T]; MR],
@@ -54,7 +54,7 @@ pub(crate) fn rows_times_panel<S: Simd, T: Real, M: Terms<T>, const MR: usize, c
 
 /// The same with contiguous columns: element `(i, p)` of the rows is `a[p * stride + i]`.
 #[inline(always)]
-pub(crate) fn columns_times_panel<S: Simd, T: Real, M: Terms<T>, const MR: usize, const NV: usize>(
+pub(crate) fn columns_times_panel<S: Simd, T: Real, M: MulAdd<T>, const MR: usize, const NV: usize>(
     simd: S,
     terms: M,
     a: &[T],
@@ -76,7 +76,7 @@ pub(crate) fn columns_times_panel<S: Simd, T: Real, M: Terms<T>, const MR: usize
 
 /// Adds the products of `MR` numbers with a row of a panel.
 #[inline(always)]
-fn add_step<S: Simd, T: Real, M: Terms<T>, const MR: usize, const NV: usize>(
+fn add_step<S: Simd, T: Real, M: MulAdd<T>, const MR: usize, const NV: usize>(
     simd: S,
     terms: M,
     tile: &mut Tile<T, S, MR, NV>,

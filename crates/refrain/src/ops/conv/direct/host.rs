@@ -125,7 +125,7 @@ impl Direct {
             self.0.padded.write(x, &mut image);
             // Zero times an infinity or NaN is NaN. Then windows of no use, and those behind the last one, are replaced by zeros.
             let all_used = step == columns && all.is_multiple_of(lanes);
-            let finite = all_used || all_finite::<R, R>(x);
+            let finite = all_used || all_finite(x);
             if !finite && used.is_empty() {
                 used = Scratch::filled(spread.len(), R::ZERO);
             }

@@ -6,23 +6,21 @@ use std::sync::OnceLock;
 
 use pulp::{Simd, WithSimd};
 
-use crate::types::DType;
-
 #[cfg(target_arch = "x86_64")]
-use super::simd::arch;
+use crate::device::cpu::simd::arch;
 
 /// Permission to use the instruction: there is a value only if the processor has it and `REFRAIN_CPU` chooses no lower
 /// instruction set.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bf16Pairs(pulp::x86::V4);
+pub(crate) struct Avx512Bf16(pulp::x86::V4);
 
 #[cfg(target_arch = "x86_64")]
-impl Bf16Pairs {
+impl Avx512Bf16 {
     /// If the processor has the instruction, fast or slow.
-    pub(crate) fn get() -> Option<Bf16Pairs> {
+    pub(crate) fn get() -> Option<Avx512Bf16> {
         match arch() {
-            pulp::Arch::V4(v4) if is_x86_feature_detected!("avx512bf16") => Some(Bf16Pairs(v4)),
+            pulp::Arch::V4(v4) if is_x86_feature_detected!("avx512bf16") => Some(Avx512Bf16(v4)),
             _ => None,
         }
     }
@@ -51,12 +49,12 @@ impl Bf16Pairs {
 /// No other processor has this instruction: there is no value.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Bf16Pairs {}
+pub(crate) enum Avx512Bf16 {}
 
 #[cfg(not(target_arch = "x86_64"))]
-impl Bf16Pairs {
+impl Avx512Bf16 {
     /// If the processor has the instruction, fast or slow.
-    pub(crate) fn get() -> Option<Bf16Pairs> {
+    pub(crate) fn get() -> Option<Avx512Bf16> {
         None
     }
 
@@ -69,19 +67,10 @@ impl Bf16Pairs {
     }
 }
 
-impl Bf16Pairs {
-    /// For a product in `dtype` with a result of `rows` x `columns`, if the instruction makes it faster. A matrix times a
-    /// vector is a few sums of long rows.
-    pub(crate) fn for_product(dtype: DType, rows: usize, columns: usize) -> Option<Bf16Pairs> {
-        let suits = dtype == DType::BF16 && rows > 1 && columns > 1 && is_fast();
-        if suits { Bf16Pairs::get() } else { None }
-    }
-}
-
 /// Whether the instruction multiplies more numbers in the same time than a multiply-add of f32. It does on AMD's processors (Zen 4 and 5);
 /// Intel's (Sapphire Rapids) take three times as long for it, for twice the numbers.
 #[cfg(target_arch = "x86_64")]
-fn is_fast() -> bool {
+pub(super) fn is_fast() -> bool {
     use std::arch::x86_64::__cpuid;
     static FAST: OnceLock<bool> = OnceLock::new();
     *FAST.get_or_init(|| {
@@ -93,6 +82,6 @@ fn is_fast() -> bool {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn is_fast() -> bool {
+pub(super) fn is_fast() -> bool {
     false
 }
