@@ -12,6 +12,7 @@ use pulp::{Arch, Simd};
 /// The environment variable that chooses lower instructions than the machine has.
 const LIMIT: &str = "REFRAIN_CPU";
 /// Its value for AVX-512 without tiles.
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 const NO_TILES: &str = "avx512";
 
 /// The instruction set of the kernels: the best that the machine has. The environment variable `REFRAIN_CPU` chooses
@@ -22,7 +23,9 @@ pub(crate) fn arch() -> Arch {
         Ok("scalar") => Arch::Scalar,
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         Ok("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
-        Ok("" | NO_TILES) | Err(_) => Arch::new(),
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        Ok(NO_TILES) => Arch::new(),
+        Ok("") | Err(_) => Arch::new(),
         Ok(other) => {
             // Reported once, because no caller could receive an error here.
             eprintln!(

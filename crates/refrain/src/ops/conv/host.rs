@@ -270,7 +270,8 @@ impl<R: Real, M: Terms<R>> Sums<'_, R, M> {
         let (groups, [(from, size), (to, result)]) = (phases.groups, phases.sides);
         let [from_plane, plane] = [size, result].map(|[height, width]| height * width);
         let (x, weights) = (self.x, phases.weights(self.weight));
-        let weights = phases.elements(self.terms, &weights);
+        let mut made = Scratch::new(phases.elements_len(self.terms));
+        let weights = phases.elements(self.terms, &weights, &mut made);
         let images_and_groups = y.len() / (to * plane);
         let few = images_and_groups < FEW_IMAGES && parallel::allowed();
         let at_once = if few { 1 } else { phases.images_at_once(images_and_groups) };
@@ -280,7 +281,8 @@ impl<R: Real, M: Terms<R>> Sums<'_, R, M> {
             let bias = bias.map(|bias| &bias[group * to..][..to]);
             let images = (first..first + n).map(|image| &x[image * from * from_plane..][..from * from_plane]);
             let images = phases.padded.images(images);
-            let block = if few { to.div_ceil(16).next_multiple_of(12) } else { n * to };
+            let block =
+                if few { to.div_ceil(16).next_multiple_of(self.terms.rows_of_blocks()) } else { n * to };
             parallel::for_each(few, y.par_chunks_mut(block * plane).enumerate(), |(at, y)| {
                 let (first, rows) = (at * block, y.len() / (n * plane));
                 let bias = bias.map(|bias| &bias[first..]);

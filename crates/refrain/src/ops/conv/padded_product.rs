@@ -36,7 +36,7 @@ impl Phases {
         y: &mut [R],
     ) {
         for (phase, weights) in self.phases.iter().zip(weights) {
-            let weight = weights.matrix().rows_from(first, rows);
+            let weight = weights.rows_from(first, rows);
             self.multiply_phase(phase, images, (terms, weight), bias, keep, y);
         }
     }

@@ -13,7 +13,7 @@ use super::windows::Windows;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
-use crate::kernels::products::host::{Elements, Matrix, Terms};
+use crate::kernels::products::host::{Matrix, Terms};
 use crate::kernels::window::Window;
 
 /// Rows of weights that a thread writes at a time. Their numbers are neighbours in a weight.
@@ -148,19 +148,35 @@ impl Phases {
         weights
     }
 
-    /// The elements of what [`weights`](Self::weights) returns: for each phase, a row for each result channel of each group.
-    pub(super) fn elements<'a, R: Real, M: Terms<R>>(&self, terms: M, weights: &'a [R]) -> Weights<'a, R> {
-        let (depth, rows) = (self.places.len(), self.groups * self.sides[1].0);
+    /// The length of the elements that [`elements`](Self::elements) makes.
+    pub(super) fn elements_len<R: Real, M: Terms<R>>(&self, terms: M) -> usize {
+        let of_row = self.phases.iter().map(|phase| terms.of_numbers(phase.taps)).sum::<usize>();
+        if M::COUNT == 1 { 0 } else { self.groups * self.sides[1].0 * of_row }
+    }
+
+    /// The elements of what [`weights`](Self::weights) returns, which may be made in `to`: for each phase, a row for each result channel
+    /// of each group.
+    pub(super) fn elements<'a, R: Real, M: Terms<R>>(
+        &self,
+        terms: M,
+        weights: &'a [R],
+        to: &'a mut [R],
+    ) -> Weights<'a, R> {
+        let (depth, rows, mut rest) = (self.places.len(), self.groups * self.sides[1].0, to);
         let of_phase = |phase: &Phase| {
             let data = &weights[phase.begin..];
-            terms.elements(Matrix { data, rows, cols: phase.taps, row_stride: depth, col_stride: 1 })
+            let x = Matrix { data, rows, cols: phase.taps, row_stride: depth, col_stride: 1 };
+            let len = if M::COUNT == 1 { 0 } else { rows * terms.of_numbers(phase.taps) };
+            let (to, after) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = after;
+            terms.elements_of_rows(x, to)
         };
         self.phases.iter().map(of_phase).collect()
     }
 }
 
 /// The elements of the weights of each phase.
-pub(super) type Weights<'a, R> = SmallVec<[Elements<'a, R>; 4]>;
+pub(super) type Weights<'a, R> = SmallVec<[Matrix<'a, R>; 4]>;
 
 /// Writes sums plus a bias to numbers `step` apart, or adds them.
 #[inline(always)]

@@ -1,5 +1,5 @@
 //! Linear layers on the CPU. In f16 or bf16, the operands of a product are rounded to that dtype and multiplied in
-//! f32, pairs of bf16 by the instruction for them, if the processor has it.
+//! f32, pairs of bf16 by the instructions for them, if the processor has some.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -20,12 +20,12 @@ use crate::tensor::DType;
 const PIECE: usize = 1 << 16;
 /// Elements of the largest weight that is packed whole.
 const LARGEST: usize = 1 << 18;
-/// Sums of more terms may be split, in a way that depends on the number of rows (`reduction` splits those of 1,024).
+/// Sums of more terms may be split, in a way that depends on the number of rows (`reduction` splits those of about 1,000).
 const LONGEST: usize = 1 << 9;
 
 /// The rows to compute at a time, if operand 0 and the `results` results have the same dtype of 16 bits: their f32 numbers then stay
-/// in cache. `None` if all rows together are better. The bits are the same, because a row of a product does not depend on how many
-/// there are.
+/// in cache. `None` if all rows together are better. The bits are the same, because a row of a product of several rows does not depend
+/// on how many there are.
 fn rows_at_a_time(args: &HostArgs<'_>, results: usize, [m, k, n]: [usize; 3]) -> Option<usize> {
     let count = (PIECE / (k + results * n).max(1) / BLOCK_M).max(1) * BLOCK_M;
     // A product divides its rows further than that.

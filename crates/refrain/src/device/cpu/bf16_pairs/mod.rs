@@ -19,20 +19,12 @@ pub(crate) enum Bf16Pairs {
 
 impl Bf16Pairs {
     /// For a product in `dtype` with a result of `rows` x `columns`, if there are instructions that make it faster. A matrix times a
-    /// vector is a few sums of long rows.
+    /// vector is a few sums of long rows, in f32.
     pub(crate) fn for_product(dtype: DType, rows: usize, columns: usize) -> Option<Bf16Pairs> {
         if dtype != DType::BF16 || rows <= 1 || columns <= 1 {
             return None;
         }
         let avx512 = || Avx512Bf16::get().filter(|_| avx512::is_fast()).map(Bf16Pairs::Avx512);
         Amx::get().map(Bf16Pairs::Amx).or_else(avx512)
-    }
-
-    /// The pairs that a row of so many numbers becomes: with zeros behind it for a last half of a pair, or of a tile's row.
-    pub(crate) fn of_numbers(self, numbers: usize) -> usize {
-        match self {
-            Bf16Pairs::Avx512(_) => numbers.div_ceil(2),
-            Bf16Pairs::Amx(_) => numbers.div_ceil(2).next_multiple_of(TILE),
-        }
     }
 }

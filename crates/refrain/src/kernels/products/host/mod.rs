@@ -38,7 +38,7 @@ use block::{Block, block_scratch_len};
 pub(crate) use epilogue::Epilogue;
 use epilogue::Finish;
 use pack::{pack_panels, packed_len};
-pub(crate) use terms::{Elements, MulAdd, Single, Terms};
+pub(crate) use terms::{MulAdd, Single, Terms};
 pub(crate) use vector::vector_product;
 
 /// A matrix to read: element `(i, j)` is `data[i * row_stride + j * col_stride]`.
@@ -134,7 +134,7 @@ impl Accumulate {
 pub(crate) const BLOCK_K: usize = 256;
 /// Columns of `b` that are packed at a time.
 const BLOCK_N: usize = 1024;
-/// Rows of the result that a thread computes at a time. Every tile height divides it.
+/// Rows of the result that a thread computes at a time: a multiple of [`Terms::rows_of_blocks`].
 pub(crate) const BLOCK_M: usize = 96;
 /// With fewer multiplications, one thread does everything.
 const PARALLEL: usize = 1 << 17;
@@ -293,7 +293,7 @@ impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
         let a = if a.cols == 0 { Matrix { row_stride: 0, col_stride: 0, ..a } } else { a };
         // Even a few rows are divided among the threads; but each block reads all panels.
         let blocks = if splits && parallel::allowed() { 16 } else { 1 };
-        let block_m = BLOCK_M.min(a.rows.div_ceil(blocks).next_multiple_of(12));
+        let block_m = BLOCK_M.min(a.rows.div_ceil(blocks).next_multiple_of(terms.rows_of_blocks()));
         let (n, c_row_stride) = (c.cols, c.row_stride);
         Product { terms, a, c: c.used(), c_row_stride, accumulate, epilogue, n, block_m, splits }
     }

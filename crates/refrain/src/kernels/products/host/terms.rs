@@ -5,7 +5,7 @@ use pulp::Simd;
 
 use super::block::{Block, InRegisters};
 use super::{Matrix, in_tiles};
-use crate::device::cpu::bf16_pairs::{Avx512Bf16, Bf16Pairs};
+use crate::device::cpu::bf16_pairs::{Avx512Bf16, Bf16Pairs, TILE};
 use crate::device::cpu::numeric::{Number, Real, Stored, convert};
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::{arch, simd};
@@ -14,6 +14,10 @@ use crate::device::cpu::simd::{arch, simd};
 pub(crate) trait Terms<T: Real>: Copy + Send + Sync {
     /// Numbers in an element.
     const COUNT: usize;
+    /// The elements that a row of so many numbers becomes.
+    fn of_numbers(self, numbers: usize) -> usize;
+    /// Blocks with a multiple of so many rows leave no row of a tile empty.
+    fn rows_of_blocks(self) -> usize;
     /// `sum` plus the numbers of `x`.
     fn add(self, sum: T, x: T) -> T;
     /// A matrix whose rows are divided into elements.
@@ -35,6 +39,9 @@ pub(crate) trait MulAdd<T: Real>: Copy {
     fn mul_add<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>, c: T::Vector<S>) -> T::Vector<S>;
 }
 
+/// A multiple of the heights of all tiles of registers.
+const ROWS_OF_REGISTERS: usize = 12;
+
 /// An element is a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Single;
@@ -48,6 +55,14 @@ impl<T: Real> MulAdd<T> for Single {
 
 impl<T: Real> Terms<T> for Single {
     const COUNT: usize = 1;
+
+    fn of_numbers(self, numbers: usize) -> usize {
+        numbers
+    }
+
+    fn rows_of_blocks(self) -> usize {
+        ROWS_OF_REGISTERS
+    }
 
     #[inline(always)]
     fn add(self, sum: T, x: T) -> T {
@@ -122,6 +137,21 @@ macro_rules! with_halves {
 impl Terms<f32> for Bf16Pairs {
     const COUNT: usize = 2;
 
+    fn of_numbers(self, numbers: usize) -> usize {
+        match self {
+            Bf16Pairs::Avx512(_) => numbers.div_ceil(2),
+            // Zeros behind them fill the last row of a tile.
+            Bf16Pairs::Amx(_) => numbers.div_ceil(2).next_multiple_of(TILE),
+        }
+    }
+
+    fn rows_of_blocks(self) -> usize {
+        match self {
+            Bf16Pairs::Avx512(_) => ROWS_OF_REGISTERS,
+            Bf16Pairs::Amx(_) => in_tiles::SIDE,
+        }
+    }
+
     #[inline(always)]
     fn add(self, sum: f32, x: f32) -> f32 {
         let bits = x.to_bits();
@@ -132,7 +162,7 @@ impl Terms<f32> for Bf16Pairs {
         let (rows, count) = (x.rows, self.of_numbers(x.cols));
         let mut elements = Scratch::new(rows * count);
         // Of contiguous columns, the pairs of a column are contiguous, too.
-        let by_columns = x.row_stride == 1;
+        let by_columns = x.row_stride == 1 && count > 0;
         with_halves!(x, x => match by_columns {
             true => pairs_of_columns(x.t(), &mut elements),
             false => pairs_of_rows(x, &mut elements),

@@ -1,6 +1,7 @@
 //! The instructions, in assembly.
 
 use std::arch::asm;
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
@@ -22,12 +23,22 @@ impl Amx {
         USABLE.get_or_init(usable).then_some(Amx(()))
     }
 
-    /// The tiles of this thread, until they are dropped. They must not be taken again before.
+    /// The tiles of this thread, until they are dropped.
+    ///
+    /// # Panics
+    ///
+    /// If they are in use.
     pub(crate) fn tiles(self) -> Tiles {
-        // SAFETY: the processor and the system have tiles, because there is a `self`. The setting is a valid one.
+        assert!(!IN_USE.replace(true), "the tiles of a thread are taken once at a time");
+        // SAFETY: the processor and the system have tiles, because there is a `self`. The setting is a valid one, and nobody uses another.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &SETTING, options(nostack, readonly, preserves_flags)) }
         Tiles(PhantomData)
     }
+}
+
+thread_local! {
+    /// Whether there is a [`Tiles`]: the first of two that is dropped would release the other's.
+    static IN_USE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Bits of `edx` of leaf 7 of `cpuid`: tiles, and products of bf16.
@@ -35,7 +46,7 @@ const FEATURES: u32 = 1 << 24 | 1 << 22;
 
 fn has_amx() -> bool {
     #[allow(unused_unsafe)] // Newer versions of Rust call it safe.
-    // SAFETY: every x86-64 processor has this instruction, which only reads. It answers zeros for a leaf that it does not have.
+    // SAFETY: every x86-64 processor has this instruction, which only reads. There may be fewer leaves.
     let (leaves, features) =
         unsafe { (std::arch::x86_64::__cpuid(0), std::arch::x86_64::__cpuid_count(7, 0)) };
     leaves.eax >= 7 && features.edx & FEATURES == FEATURES
@@ -77,10 +88,11 @@ impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: the processor has tiles, because there is a `self`. Nobody else uses them.
         unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) }
+        IN_USE.set(false);
     }
 }
 
-/// The assembly of a product: `load` the starting values, and in each step read tiles of factors and add their products.
+/// The assembly of a product: load the starting values, in each step load tiles of the factors and add their products, and store.
 macro_rules! product {
     ($of:ident, [$($start:literal),*], [$($step:literal),*], [$($store:literal),*]) => {
         asm!(
