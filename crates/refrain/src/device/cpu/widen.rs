@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 
-use super::numeric::{Real, Stored, convert, store, with_stored};
+use super::numeric::{Number, Real, Stored, convert, store, with_stored};
+use super::parallel;
 use super::scratch::Scratch;
 use super::simd::simd;
 use crate::device::HostArgs;
@@ -21,7 +22,7 @@ impl<'a, R: Real> Widened<'a, R> {
             Some(same) => Widened::Same(same),
             None => {
                 let mut copy = Scratch::new(x.len());
-                convert(x, &mut copy);
+                convert_all(x, &mut copy);
                 Widened::Copy(copy)
             }
         }
@@ -64,7 +65,7 @@ impl<'a> Bf16Operand<'a> {
         }
         let x = args.read::<f32>(i)?;
         let mut copy = Scratch::new(x.len());
-        convert(x, &mut copy);
+        convert_all(x, &mut copy);
         Ok(Bf16Operand::Copy(copy))
     }
 
@@ -79,11 +80,21 @@ impl<'a> Bf16Operand<'a> {
 /// A copy with the values that `T` can hold.
 fn rounded_to<T: Stored, R: Real>(x: &[R]) -> Scratch<R> {
     let mut copy = Scratch::new(x.len());
-    simd(
-        #[inline(always)]
-        || copy.iter_mut().zip(x).for_each(|(to, &v)| *to = T::from_number(v).to()),
-    );
+    parallel::pieces(&mut copy, PIECE, |at, to| {
+        simd(
+            #[inline(always)]
+            || to.iter_mut().zip(&x[at * PIECE..]).for_each(|(to, &v)| *to = T::from_number(v).to()),
+        );
+    });
     copy
+}
+
+/// Elements that a thread converts at a time.
+const PIECE: usize = 1 << 12;
+
+/// [`convert`] on all threads.
+fn convert_all<T: Stored, N: Number>(from: &[T], to: &mut [N]) {
+    parallel::pieces(to, PIECE, |at, to| convert(&from[at * PIECE..][..to.len()], to));
 }
 
 /// Lets `f` write a result in the arithmetic type (or, with `keep`, add to it), and rounds it once to the stored
@@ -94,10 +105,10 @@ pub(crate) fn narrow<T: Stored, R: Real, O>(y: &mut [T], keep: bool, f: impl FnO
     }
     let mut wide = Scratch::new(y.len());
     if keep {
-        convert(y, &mut wide);
+        convert_all(y, &mut wide);
     }
     let out = f(&mut wide);
-    store(&wide, y, false);
+    parallel::pieces(y, PIECE, |at, y| store(&wide[at * PIECE..][..y.len()], y, false));
     out
 }
 

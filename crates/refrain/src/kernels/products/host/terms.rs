@@ -7,6 +7,7 @@ use super::block::{Block, InRegisters};
 use super::{Matrix, in_tiles};
 use crate::device::cpu::bf16_pairs::{Avx512Bf16, Bf16Pairs, TILE};
 use crate::device::cpu::numeric::{Number, Real, Stored, convert};
+use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::{arch, simd};
 
@@ -38,6 +39,9 @@ pub(crate) trait MulAdd<T: Real>: Copy {
     /// `a b + c` for each lane, with the products of all numbers of an element.
     fn mul_add<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>, c: T::Vector<S>) -> T::Vector<S>;
 }
+
+/// Elements that a thread makes at a time.
+const PIECE: usize = 1 << 12;
 
 /// A multiple of the heights of all tiles of registers.
 const ROWS_OF_REGISTERS: usize = 12;
@@ -164,8 +168,18 @@ impl Terms<f32> for Bf16Pairs {
         // Of contiguous columns, the pairs of a column are contiguous, too.
         let by_columns = x.row_stride == 1 && count > 0;
         with_halves!(x, x => match by_columns {
-            true => pairs_of_columns(x.t(), &mut elements),
-            false => pairs_of_rows(x, &mut elements),
+            true => {
+                let (x, rows_at_once) = (x.t(), (PIECE / rows).max(1));
+                parallel::pieces(&mut elements, rows_at_once * rows, |at, to| {
+                    pairs_of_columns(x, 2 * at * rows_at_once, to);
+                });
+            }
+            false => {
+                let rows_at_once = (PIECE / count.max(1)).max(1);
+                parallel::pieces(&mut elements, rows_at_once * count, |at, to| {
+                    pairs_of_rows(x.rows_from(at * rows_at_once, to.len() / count), to);
+                });
+            }
         });
         let layout = Matrix::row_major(&[], rows, count);
         let layout = if by_columns { Matrix { row_stride: 1, col_stride: rows, ..layout } } else { layout };
@@ -182,7 +196,7 @@ impl Terms<f32> for Bf16Pairs {
     fn elements_of_columns<'a, A: Stored>(self, x: Matrix<'a, A>, to: &'a mut [f32]) -> Matrix<'a, f32> {
         let count = self.of_numbers(x.rows);
         let to = &mut to[..count * x.cols];
-        with_halves!(x, x => pairs_of_columns(x, to));
+        with_halves!(x, x => pairs_of_columns(x, 0, to));
         Matrix::row_major(to, count, x.cols)
     }
 
@@ -299,8 +313,8 @@ fn pairs_of_rows<H: Half>(x: Matrix<'_, H>, to: &mut [f32]) {
     );
 }
 
-/// The pairs of neighbours in the columns of a matrix whose rows are contiguous, and zeros below them.
-fn pairs_of_columns<H: Half>(x: Matrix<'_, H>, to: &mut [f32]) {
+/// The pairs of neighbours in the columns of a matrix whose rows are contiguous, from row `first` on, and zeros below them.
+fn pairs_of_columns<H: Half>(x: Matrix<'_, H>, first: usize, to: &mut [f32]) {
     if to.is_empty() {
         return;
     }
@@ -308,14 +322,15 @@ fn pairs_of_columns<H: Half>(x: Matrix<'_, H>, to: &mut [f32]) {
     simd(
         #[inline(always)]
         || {
-            let (to, below) = to.split_at_mut(x.rows.div_ceil(2) * x.cols);
-            below.fill(0.0);
             for (p, to) in to.chunks_exact_mut(x.cols).enumerate() {
-                let first = to.iter_mut().zip(row(2 * p));
-                if 2 * p + 1 < x.rows {
-                    first.zip(row(2 * p + 1)).for_each(|((to, &a), &b)| *to = pair(a, b));
+                let i = first + 2 * p;
+                if i >= x.rows {
+                    to.fill(0.0);
+                } else if i + 1 < x.rows {
+                    let pairs = row(i).iter().zip(row(i + 1));
+                    to.iter_mut().zip(pairs).for_each(|(to, (&a, &b))| *to = pair(a, b));
                 } else {
-                    first.for_each(|(to, &a)| *to = pair(a, H::default()));
+                    to.iter_mut().zip(row(i)).for_each(|(to, &a)| *to = pair(a, H::default()));
                 }
             }
         },
