@@ -383,7 +383,7 @@ pub(crate) fn weight_gradient<A: Stored, T: Real, M: Terms<T>>(
         let (a, b) = (terms.elements(dy.t()), terms.elements(x.t()));
         gemm(terms, a.matrix(), b.matrix().t(), dw, accumulate, Epilogue::default());
         if let Some(db) = db {
-            reduction::column_sums(Single.elements(dy).matrix(), db, accumulate);
+            reduction::column_sums(dy, db, accumulate);
         }
     }
 }

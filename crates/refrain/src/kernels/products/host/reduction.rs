@@ -6,6 +6,7 @@ use super::block::{Block, block_scratch_len};
 use super::pack::{pack_panels, packed_len};
 use super::{Accumulate, BLOCK_K, Matrix, MatrixMut, Single, Terms, for_each_chunk};
 use crate::device::cpu::numeric::{Real, Stored};
+use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::arch;
 
@@ -13,6 +14,9 @@ use crate::device::cpu::simd::arch;
 const MAX_PARTS: usize = 32;
 /// The minimum number of rows per part.
 const PART_ROWS: usize = 512;
+/// Columns that a thread sums at a time, and their rows that it converts at a time.
+const COLUMNS: usize = 64;
+const ROWS: usize = 64;
 /// Elements of the result that are summed over the parts at a time.
 const SUM_CHUNK: usize = 2048;
 
@@ -123,12 +127,33 @@ pub(super) fn product<T: Real, M: Terms<T>>(
     });
 }
 
-/// `sums (+)=` the sums of the columns of `a`.
-pub(super) fn column_sums<T: Real>(a: Matrix<'_, T>, sums: &mut [T], accumulate: Accumulate) {
+/// `sums (+)=` the sums of the columns of `a`, each in the order of its rows. Rows of another type than the sums are contiguous.
+pub(super) fn column_sums<A: Stored, T: Real>(a: Matrix<'_, A>, sums: &mut [T], accumulate: Accumulate) {
+    let sums = &mut sums[..a.cols];
     if accumulate == Accumulate::Replace {
         sums.fill(T::default());
     }
-    arch().dispatch(AddColumns { terms: Single, rows: a, first: 0, end: a.rows, sums: &mut sums[..a.cols] });
+    parallel::pieces_that_read(sums, COLUMNS, a.rows * a.cols, |at, sums| {
+        let data = a.data.get(at * COLUMNS * a.col_stride..).unwrap_or_default();
+        let columns = Matrix { data, cols: sums.len(), ..a };
+        if let Some(data) = T::same(data) {
+            let rows = columns.with_data(data);
+            return arch().dispatch(AddColumns { terms: Single, rows, first: 0, end: a.rows, sums });
+        }
+        with_scratch(ROWS * COLUMNS, |converted| {
+            for first in (0..a.rows).step_by(ROWS) {
+                let some = columns.rows_from(first, ROWS.min(a.rows - first));
+                let rows = Single.elements_of_columns(some, converted);
+                arch().dispatch(AddColumns {
+                    terms: Single,
+                    rows,
+                    first: 0,
+                    end: rows.rows,
+                    sums: &mut *sums,
+                });
+            }
+        });
+    });
 }
 
 /// Adds rows `first..end` to `sums`.
