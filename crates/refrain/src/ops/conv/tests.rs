@@ -563,7 +563,7 @@ fn the_gradient_of_a_bias_is_the_sum_in_f32_also_in_tf32() {
 
 #[test]
 fn images_have_the_same_bits_on_one_thread_and_where_a_gradient_is_added_to_another() {
-    for (device, dtype) in devices().into_iter().flat_map(|d| [(d.clone(), DType::F32), (d, DType::BF16)]) {
+    for (device, dtype) in devices().flat_map(|d| [(d.clone(), DType::F32), (d, DType::BF16)]) {
         for (n, [height, width], o) in [
             (1, [19, 23], options([1, 1], [1, 1], [1, 1], 1)),
             (9, [19, 23], options([1, 1], [2, 1], [2, 1], 2)),
