@@ -93,7 +93,7 @@ fn rounded_to<T: Stored, R: Real>(x: &[R]) -> Scratch<R> {
 const PIECE: usize = 1 << 12;
 
 /// [`convert`] on all threads.
-fn convert_all<T: Stored, N: Number>(from: &[T], to: &mut [N]) {
+pub(crate) fn convert_all<T: Stored, N: Number>(from: &[T], to: &mut [N]) {
     parallel::pieces(to, PIECE, |at, to| convert(&from[at * PIECE..][..to.len()], to));
 }
 

@@ -18,6 +18,10 @@ use crate::kernels::window::Window;
 
 /// Rows of weights that a thread writes at a time. Their numbers are neighbours in a weight.
 const ROWS: usize = 16;
+/// Elements of weights that a thread makes at a time.
+const PIECE: usize = 1 << 12;
+/// Phases that need no allocation: those of strides up to 4.
+const INLINE: usize = 16;
 
 /// Results `first + stride * [row, column]` of a channel, which have the same taps.
 pub(super) struct Phase {
@@ -43,7 +47,7 @@ pub(super) struct Phases {
     pub(super) sides: [(usize, [usize; 2]); 2],
     /// Steps between the results of a phase.
     pub(super) stride: [usize; 2],
-    pub(super) phases: SmallVec<[Phase; 4]>,
+    pub(super) phases: SmallVec<[Phase; INLINE]>,
     /// Where a tap of the first window of its phase lies in the padded source.
     pub(super) places: Scratch<usize>,
     /// Where the weight of a tap for the first result channel lies, among the weights of the group.
@@ -169,14 +173,22 @@ impl Phases {
             let len = if M::COUNT == 1 { 0 } else { rows * terms.of_numbers(phase.taps) };
             let (to, after) = std::mem::take(&mut rest).split_at_mut(len);
             rest = after;
-            terms.elements_of_rows(x, to)
+            if M::COUNT == 1 || len == 0 {
+                return terms.elements_of_rows(x, to);
+            }
+            let count = len / rows;
+            let rows_at_once = (PIECE / count).max(1);
+            parallel::pieces(to, rows_at_once * count, |at, to| {
+                terms.elements_of_rows(x.rows_from(at * rows_at_once, to.len() / count), to);
+            });
+            Matrix::row_major(to, rows, count)
         };
         self.phases.iter().map(of_phase).collect()
     }
 }
 
 /// The elements of the weights of each phase.
-pub(super) type Weights<'a, R> = SmallVec<[Matrix<'a, R>; 4]>;
+pub(super) type Weights<'a, R> = SmallVec<[Matrix<'a, R>; INLINE]>;
 
 /// Writes sums plus a bias to numbers `step` apart, or adds them.
 #[inline(always)]

@@ -595,9 +595,11 @@ fn images_have_the_same_bits_on_one_thread_and_where_a_gradient_is_added_to_anot
             assert!(on_one_thread(|| run(false)) == alone, "{n} images of {dtype} on one thread");
             let [y, dx, dw, db] = run(true);
             assert!([&y, &dw, &db] == [&alone[0], &alone[2], &alone[3]], "{n} images");
-            // In bf16, the sum is rounded once.
-            let added = dx.iter().zip(&alone[1]).zip(bits(&dy)).all(|((dx, a), d)| *dx == a + d);
-            assert!(added || dtype == DType::BF16, "{n} images");
+            // In bf16 the sum is rounded once, and here one of its terms, too.
+            let slack = if dtype == DType::BF16 { 1.0 / 128.0 } else { 0.0 };
+            let is_sum = |dx: f32, a: f32, d: f32| (dx - (a + d)).abs() <= slack * (a.abs() + d.abs());
+            let added = dx.iter().zip(&alone[1]).zip(bits(&dy)).all(|((&dx, &a), d)| is_sum(dx, a, d));
+            assert!(added, "{n} images of {dtype}");
             assert!(on_one_thread(|| run(true)) == [y, dx, dw, db], "{n} images on one thread");
         }
     }

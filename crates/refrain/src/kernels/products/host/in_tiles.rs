@@ -10,7 +10,7 @@ use crate::device::cpu::simd::Vectors;
 use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 
 /// Rows and columns that are computed at a time: two tiles each way, so that each tile of a factor is used twice.
-pub(super) const SIDE: usize = 2 * TILE;
+const SIDE: usize = 2 * TILE;
 
 /// Computes a block by tiles of AMX.
 pub(super) struct InTiles<'a> {

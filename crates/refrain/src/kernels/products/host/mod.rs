@@ -134,7 +134,7 @@ impl Accumulate {
 pub(crate) const BLOCK_K: usize = 256;
 /// Columns of `b` that are packed at a time.
 const BLOCK_N: usize = 1024;
-/// Rows of the result that a thread computes at a time: a multiple of [`Terms::rows_of_blocks`].
+/// Rows of the result that a thread computes at a time: a multiple of [`Terms::rows_of_blocks`] and of every tile's height.
 pub(crate) const BLOCK_M: usize = 96;
 /// With fewer multiplications, one thread does everything.
 const PARALLEL: usize = 1 << 17;

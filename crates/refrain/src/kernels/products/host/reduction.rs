@@ -133,14 +133,17 @@ pub(super) fn column_sums<A: Stored, T: Real>(a: Matrix<'_, A>, sums: &mut [T], 
     if accumulate == Accumulate::Replace {
         sums.fill(T::default());
     }
-    parallel::pieces_that_read(sums, COLUMNS, a.rows * a.cols, |at, sums| {
-        let data = a.data.get(at * COLUMNS * a.col_stride..).unwrap_or_default();
+    // One thread reads whole rows, which memory is prefetched for.
+    let at_once = if parallel::allowed() { COLUMNS } else { a.cols.max(1) };
+    parallel::pieces_that_read(sums, at_once, a.rows.max(1) * a.cols, |at, sums| {
+        // Of no rows, there may be no data.
+        let data = a.data.get(at * at_once * a.col_stride..).unwrap_or_default();
         let columns = Matrix { data, cols: sums.len(), ..a };
         if let Some(data) = T::same(data) {
             let rows = columns.with_data(data);
             return arch().dispatch(AddColumns { terms: Single, rows, first: 0, end: a.rows, sums });
         }
-        with_scratch(ROWS * COLUMNS, |converted| {
+        with_scratch(ROWS * at_once, |converted| {
             for first in (0..a.rows).step_by(ROWS) {
                 let some = columns.rows_from(first, ROWS.min(a.rows - first));
                 let rows = Single.elements_of_columns(some, converted);

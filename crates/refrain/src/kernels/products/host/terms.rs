@@ -10,6 +10,7 @@ use crate::device::cpu::numeric::{Number, Real, Stored, convert};
 use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::{arch, simd};
+use crate::device::cpu::widen::convert_all;
 
 /// How elements of factors are made of numbers, multiplied and added.
 pub(crate) trait Terms<T: Real>: Copy + Send + Sync {
@@ -17,7 +18,7 @@ pub(crate) trait Terms<T: Real>: Copy + Send + Sync {
     const COUNT: usize;
     /// The elements that a row of so many numbers becomes.
     fn of_numbers(self, numbers: usize) -> usize;
-    /// Blocks with a multiple of so many rows leave no row of a tile empty.
+    /// Blocks with a multiple of so many rows leave no row of a tile of a full panel empty.
     fn rows_of_blocks(self) -> usize;
     /// `sum` plus the numbers of `x`.
     fn add(self, sum: T, x: T) -> T;
@@ -43,7 +44,7 @@ pub(crate) trait MulAdd<T: Real>: Copy {
 /// Elements that a thread makes at a time.
 const PIECE: usize = 1 << 12;
 
-/// A multiple of the heights of all tiles of registers.
+/// A multiple of the heights of the tiles of full panels.
 const ROWS_OF_REGISTERS: usize = 12;
 
 /// An element is a number.
@@ -78,7 +79,7 @@ impl<T: Real> Terms<T> for Single {
             Some(same) => Elements { data: Data::Same(same), layout: x.with_data(&[]) },
             None => {
                 let mut copy = Scratch::new(x.data.len());
-                convert(x.data, &mut copy);
+                convert_all(x.data, &mut copy);
                 Elements { data: Data::Made(copy), layout: x.with_data(&[]) }
             }
         }
@@ -152,7 +153,7 @@ impl Terms<f32> for Bf16Pairs {
     fn rows_of_blocks(self) -> usize {
         match self {
             Bf16Pairs::Avx512(_) => ROWS_OF_REGISTERS,
-            Bf16Pairs::Amx(_) => in_tiles::SIDE,
+            Bf16Pairs::Amx(_) => TILE,
         }
     }
 
@@ -166,7 +167,7 @@ impl Terms<f32> for Bf16Pairs {
         let (rows, count) = (x.rows, self.of_numbers(x.cols));
         let mut elements = Scratch::new(rows * count);
         // Of contiguous columns, the pairs of a column are contiguous, too.
-        let by_columns = x.row_stride == 1 && count > 0;
+        let by_columns = x.row_stride == 1 && !elements.is_empty();
         with_halves!(x, x => match by_columns {
             true => {
                 let (x, rows_at_once) = (x.t(), (PIECE / rows).max(1));

@@ -378,7 +378,7 @@ fn sum_of_tiles(terms: &[(f32, f32)], start: f32) -> f32 {
 #[test]
 fn tiles_sum_in_the_order_of_the_manual() {
     let Some(pairs) = Amx::get().map(Bf16Pairs::Amx) else {
-        eprintln!("not tested: this processor has no AMX, or the system has none");
+        eprintln!("not tested: AMX is not available");
         return;
     };
     for (m, n, k) in shapes_of_pairs().filter(|&(m, n, k)| !reduction::is_tall([m, n, k])) {
@@ -422,7 +422,7 @@ fn tiles_sum_in_the_order_of_the_manual() {
 #[test]
 fn gradients_by_tiles_match_the_definition() {
     let Some(pairs) = Amx::get().map(Bf16Pairs::Amx) else {
-        eprintln!("not tested: this processor has no AMX, or the system has none");
+        eprintln!("not tested: AMX is not available");
         return;
     };
     // Few and many tokens, and an odd number of them.
@@ -498,7 +498,7 @@ fn a_factor_of_pairs_that_is_packed_once_gives_the_bits_of_a_product_on_any_numb
 fn every_kind_of_pairs() -> impl Iterator<Item = Bf16Pairs> {
     let all = [Avx512Bf16::get().map(Bf16Pairs::Avx512), Amx::get().map(Bf16Pairs::Amx)];
     for (_, name) in all.iter().zip(["AVX-512 BF16", "AMX"]).filter(|(here, _)| here.is_none()) {
-        eprintln!("not tested: this processor has no {name}");
+        eprintln!("not tested: {name} is not available");
     }
     all.into_iter().flatten()
 }
