@@ -108,6 +108,7 @@ macro_rules! product {
             "jnz 2b",
             "3:",
             $($store,)*
+            // Names the operands that some products do not use.
             "/* {zero} {a_low} {c_low} */",
             start = in(reg) $of.start,
             zero = in(reg) 0usize,
