@@ -321,6 +321,22 @@ fn shapes_of_pairs() -> impl Iterator<Item = (usize, usize, usize)> {
     SHAPES.into_iter().chain(more).filter(|&(m, n, _)| m > 1 && n > 1)
 }
 
+/// Calls `check` with the factors of a product in all layouts: as pairs, and as numbers of f32.
+fn in_all_layouts(
+    pairs: Bf16Pairs,
+    (m, n, k): (usize, usize, usize),
+    check: impl Fn([Matrix<'_, f32>; 2], [Matrix<'_, f32>; 2]),
+) {
+    let (a, wide_a) = halves(2 * (m + 4) * (k + 6) + 8, 1);
+    let (b, wide_b) = halves(2 * (k + 4) * (n + 6) + 8, 2);
+    for (a, wide_a) in layouts(&a, m, k).into_iter().zip(layouts(&wide_a, m, k)) {
+        for (b, wide_b) in layouts(&b, k, n).into_iter().zip(layouts(&wide_b, k, n)) {
+            let (a, b) = (pairs.elements(a), pairs.elements(b.t()));
+            check([a.matrix(), b.matrix().t()], [wide_a, wide_b]);
+        }
+    }
+}
+
 fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
@@ -332,21 +348,16 @@ fn pairs_of_bf16_in_registers_give_the_bits_of_f32() {
         return;
     };
     for (m, n, k) in shapes_of_pairs() {
-        let (a, wide_a) = halves(2 * (m + 4) * (k + 6) + 8, 1);
-        let (b, wide_b) = halves(2 * (k + 4) * (n + 6) + 8, 2);
-        for (a, wide_a) in layouts(&a, m, k).into_iter().zip(layouts(&wide_a, m, k)) {
-            for (b, wide_b) in layouts(&b, k, n).into_iter().zip(layouts(&wide_b, k, n)) {
-                let (a, b) = (pairs.elements(a), pairs.elements(b.t()));
-                for accumulate in [Accumulate::Replace, Accumulate::Add] {
-                    let (mut c, mut wide_c) = (numbers::<f32>(m * n, 3), numbers::<f32>(m * n, 3));
-                    let out = MatrixMut::row_major(&mut c, m, n);
-                    gemm(pairs, a.matrix(), b.matrix().t(), out, accumulate, Epilogue::default());
-                    let out = MatrixMut::row_major(&mut wide_c, m, n);
-                    gemm(Single, wide_a, wide_b, out, accumulate, Epilogue::default());
-                    assert!(bits(&c) == bits(&wide_c), "({m}, {k}) x ({k}, {n}), {accumulate:?}");
-                }
+        in_all_layouts(pairs, (m, n, k), |[a, b], [wide_a, wide_b]| {
+            for accumulate in [Accumulate::Replace, Accumulate::Add] {
+                let (mut c, mut wide_c) = (numbers::<f32>(m * n, 3), numbers::<f32>(m * n, 3));
+                let out = MatrixMut::row_major(&mut c, m, n);
+                gemm(pairs, a, b, out, accumulate, Epilogue::default());
+                let out = MatrixMut::row_major(&mut wide_c, m, n);
+                gemm(Single, wide_a, wide_b, out, accumulate, Epilogue::default());
+                assert!(bits(&c) == bits(&wide_c), "({m}, {k}) x ({k}, {n}), {accumulate:?}");
             }
-        }
+        });
         let (dy, wide_dy) = halves(k * m, 4);
         let (x, wide_x) = halves(k * n, 5);
         for accumulate in [Accumulate::Replace, Accumulate::Add] {
@@ -382,40 +393,35 @@ fn tiles_sum_in_the_order_of_the_manual() {
         return;
     };
     for (m, n, k) in shapes_of_pairs().filter(|&(m, n, k)| !reduction::is_tall([m, n, k])) {
-        let (a, wide_a) = halves(2 * (m + 4) * (k + 6) + 8, 1);
-        let (b, wide_b) = halves(2 * (k + 4) * (n + 6) + 8, 2);
-        for (a, wide_a) in layouts(&a, m, k).into_iter().zip(layouts(&wide_a, m, k)) {
-            for (b, wide_b) in layouts(&b, k, n).into_iter().zip(layouts(&wide_b, k, n)) {
-                let (a, b) = (pairs.elements(a), pairs.elements(b.t()));
-                for accumulate in [Accumulate::Replace, Accumulate::Add] {
-                    let row_stride = n + 2;
-                    let before = numbers::<f32>(m * row_stride, 3);
-                    let bias = (accumulate == Accumulate::Replace).then(|| numbers::<f32>(n, 4));
-                    let mut c = before.clone();
-                    let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride };
-                    let epilogue = Epilogue { bias: bias.as_deref(), ..Epilogue::default() };
-                    gemm(pairs, a.matrix(), b.matrix().t(), out, accumulate, epilogue);
-                    for (at, (&got, &old)) in c.iter().zip(&before).enumerate() {
-                        let (i, j) = (at / row_stride, at % row_stride);
-                        let terms: Vec<_> = (0..k)
-                            .filter(|_| j < n)
-                            .map(|p| (self::at(wide_a, i, p), self::at(wide_b, p, j)))
-                            .collect();
-                        let start = bias.as_ref().filter(|_| j < n).map_or(0.0, |bias| bias[j]);
-                        let mut blocks = terms.chunks(BLOCK_K);
-                        let first = sum_of_tiles(blocks.next().unwrap_or_default(), start);
-                        let first = if accumulate == Accumulate::Add { old + first } else { first };
-                        let want = blocks.fold(first, |sum, terms| sum + sum_of_tiles(terms, 0.0));
-                        let want = if j < n { want } else { old };
-                        assert_eq!(
-                            got.to_bits(),
-                            want.to_bits(),
-                            "({m}, {k}) x ({k}, {n}), {accumulate:?}, ({i}, {j})"
-                        );
-                    }
+        in_all_layouts(pairs, (m, n, k), |[a, b], [wide_a, wide_b]| {
+            for accumulate in [Accumulate::Replace, Accumulate::Add] {
+                let row_stride = n + 2;
+                let before = numbers::<f32>(m * row_stride, 3);
+                let bias = (accumulate == Accumulate::Replace).then(|| numbers::<f32>(n, 4));
+                let mut c = before.clone();
+                let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride };
+                let epilogue = Epilogue { bias: bias.as_deref(), ..Epilogue::default() };
+                gemm(pairs, a, b, out, accumulate, epilogue);
+                for (at, (&got, &old)) in c.iter().zip(&before).enumerate() {
+                    let (i, j) = (at / row_stride, at % row_stride);
+                    let terms: Vec<_> = (0..k)
+                        .filter(|_| j < n)
+                        .map(|p| (self::at(wide_a, i, p), self::at(wide_b, p, j)))
+                        .collect();
+                    let start = bias.as_ref().filter(|_| j < n).map_or(0.0, |bias| bias[j]);
+                    let mut blocks = terms.chunks(BLOCK_K);
+                    let first = sum_of_tiles(blocks.next().unwrap_or_default(), start);
+                    let first = if accumulate == Accumulate::Add { old + first } else { first };
+                    let want = blocks.fold(first, |sum, terms| sum + sum_of_tiles(terms, 0.0));
+                    let want = if j < n { want } else { old };
+                    assert_eq!(
+                        got.to_bits(),
+                        want.to_bits(),
+                        "({m}, {k}) x ({k}, {n}), {accumulate:?}, ({i}, {j})"
+                    );
                 }
             }
-        }
+        });
     }
 }
 
