@@ -6,10 +6,12 @@
 //! of another, and a core that is busy with something else holds nobody up.
 //!
 //! To open a region and to join it takes well below a microsecond, as long as the helpers still look; they do so for a
-//! while after their last work ([`AWAKE`]) and then sleep.
-#![allow(unsafe_code)] // A region borrows from its leader's stack; see `lead`.
+//! while after their last work ([`AWAKE`]) and then sleep. All helpers join at the same moment, so none of them writes what
+//! another one reads: each says where it is on a cache line of its own, which only the leader looks at.
+#![allow(unsafe_code)] // A region borrows from its leader's stack, and is read without a lock; see `lead` and `Lead`.
 
 use std::any::Any;
+use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -50,13 +52,15 @@ struct Helper {
     /// Known when it has begun.
     thread: OnceLock<Thread>,
     sleeps: AtomicBool,
+    /// The desk whose region it is in, or looks at: the index plus 1, or 0.
+    desk: Alone<AtomicUsize>,
 }
 
 /// A place for a region.
 #[derive(Default)]
 struct Desk {
-    /// The number of the region, whether it is open, and how many helpers are in it: see [`OPEN`] and [`NUMBER`]. Helpers look at it
-    /// all the time.
+    /// The number of the region, whether it is open, and how many helpers it has work for: see [`OPEN`] and [`NUMBER`]. Helpers look
+    /// at it all the time.
     state: Alone<AtomicU64>,
     lead: Alone<Lead>,
 }
@@ -65,17 +69,22 @@ struct Desk {
 #[derive(Default)]
 struct Lead {
     is_taken: AtomicBool,
-    /// What is to be done, and how many helpers it has work for.
-    region: Mutex<Option<(Region<'static>, usize)>>,
+    /// What is to be done.
+    region: UnsafeCell<Option<Region<'static>>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
+
+// SAFETY: of its fields, only `region` may not be shared. `open` and `close` write it, which only the leader calls that has taken the
+// desk, and only while the desk is closed and no helper is in its region. A helper reads it between `join` and `leave`, and is in the
+// region then. So nobody reads it while it is written, and `state`, which is written behind it, tells helpers that it was.
+unsafe impl Sync for Lead {}
 
 /// A value on cache lines of its own: what one thread writes is not what another one waits for. Some processors load lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Alone<T>(pub(super) T);
 
-/// In the state of a desk: helpers may join. The bits below count those that are in the region.
+/// In the state of a desk: helpers may join. The bits below are how many of them have work.
 const OPEN: u64 = 1 << 16;
 /// In the state of a desk: the number of the region is a multiple of this.
 const NUMBER: u64 = 1 << 17;
@@ -123,10 +132,11 @@ impl Team {
     /// # Panics
     /// If a call does, when all others have returned.
     pub(super) fn lead(&self, helpers: usize, region: Region<'_>) {
-        let Some(desk) = self.desks.iter().find(|desk| desk.take()) else {
+        let Some(index) = self.desks.iter().position(Desk::take) else {
             region(0);
             return;
         };
+        let desk = &self.desks[index];
         // SAFETY: this only extends the lifetime. The region is used by this thread and by helpers between `join` and `leave`.
         // `close`, which is reached below whatever happens (a panic of the region is caught) and does not panic, waits until all that
         // have joined have left, and lets no other one join. So nobody uses it after this function has returned.
@@ -136,10 +146,37 @@ impl Team {
             self.wake(helpers);
             region(0);
         }));
-        let theirs = desk.close();
+        let theirs = self.close(index);
         if let Some(panic) = mine.err().or(theirs) {
             resume_unwind(panic);
         }
+    }
+
+    /// Lets nobody join any more, waits until all have left, and frees the desk. Returns the panic of a helper.
+    fn close(&self, index: usize) -> Option<Box<dyn Any + Send>> {
+        let Desk { state, lead: Alone(lead) } = &self.desks[index];
+        state.0.fetch_and(!OPEN, SeqCst);
+        let (mut looks, mut begun) = (0u32, None);
+        for helper in &self.helpers {
+            // A helper says where it is and then looks whether the desk is open; this thread has closed it and then looks where the
+            // helper is. So one of them sees the other.
+            while helper.desk.0.load(SeqCst) == index + 1 {
+                looks = looks.wrapping_add(1);
+                if !looks.is_multiple_of(LOOKS) {
+                    spin_loop();
+                } else if begun.get_or_insert_with(Instant::now).elapsed() < AWAKE {
+                    // The helper may need this core.
+                    thread::yield_now();
+                } else {
+                    thread::sleep(SHARED);
+                }
+            }
+        }
+        // SAFETY: the desk is closed, and no helper is in its region: see `Lead`.
+        unsafe { *lead.region.get() = None };
+        let panic = lock(&lead.panic).take();
+        lead.is_taken.store(false, Release);
+        panic
     }
 
     /// Wakes helpers that sleep for a region with work for so many: two, if there are. Each wakes two more when it has joined a region
@@ -182,7 +219,7 @@ impl Team {
                     thread::sleep(SHARED);
                 }
             } else {
-                slept = self.sleep(helper, &seen);
+                slept = self.sleep(number, &seen);
                 last = Instant::now();
             }
         }
@@ -191,14 +228,14 @@ impl Team {
     /// Joins what is open, or looks for it a while. Whether there was something to do.
     fn look_for_work(&self, number: usize, seen: &mut [u64; DESKS], slept: &mut bool) -> bool {
         for _ in 0..LOOKS {
-            for (desk, seen) in self.desks.iter().zip(&mut *seen) {
-                let Some((region, helpers)) = desk.join(seen) else { continue };
+            for (index, seen) in seen.iter_mut().enumerate() {
+                let Some((region, helpers)) = self.join(number, index, seen) else { continue };
                 if std::mem::take(slept) && helpers > 2 {
                     self.wake(helpers);
                 }
                 let end = catch_unwind(AssertUnwindSafe(|| region(number)));
                 let has_worked = *end.as_ref().unwrap_or(&true);
-                desk.leave(end.err());
+                self.leave(number, index, end.err());
                 return has_worked;
             }
             spin_loop();
@@ -206,14 +243,45 @@ impl Team {
         false
     }
 
+    /// Joins the region of a desk, if it has work for this helper and was not seen before.
+    fn join(&self, number: usize, index: usize, seen: &mut u64) -> Option<(Region<'static>, usize)> {
+        let Desk { state, lead: Alone(lead) } = &self.desks[index];
+        if !is_new(state.0.load(Relaxed), *seen, number, index) {
+            return None;
+        }
+        let own = &self.helpers[number - 1].desk.0;
+        own.store(index + 1, SeqCst);
+        let now = state.0.load(SeqCst);
+        if !is_new(now, *seen, number, index) {
+            // It was closed a moment ago.
+            own.store(0, Release);
+            return None;
+        }
+        *seen = now / NUMBER;
+        // SAFETY: the desk was open after this helper said that it is in its region: see `Lead`.
+        let region = unsafe { *lead.region.get() };
+        // While the desk is open, there is one.
+        Some((region.unwrap_or(&|_| false), helpers_of(now)))
+    }
+
+    /// Leaves the region.
+    fn leave(&self, number: usize, index: usize, panic: Option<Box<dyn Any + Send>>) {
+        // An earlier one is dropped when this helper has left, which the leader waits for: to drop it may panic.
+        let earlier = panic.and_then(|panic| lock(&self.desks[index].lead.0.panic).replace(panic));
+        self.helpers[number - 1].desk.0.store(0, Release);
+        drop(earlier);
+    }
+
     /// Sleeps until it is woken. Whether it slept: not if a region is open that it has not seen.
-    fn sleep(&self, helper: &Helper, seen: &[u64; DESKS]) -> bool {
+    fn sleep(&self, number: usize, seen: &[u64; DESKS]) -> bool {
+        let helper = &self.helpers[number - 1];
         // In this order, so that nobody ends a sleep that is not counted.
         self.sleepers.fetch_add(1, SeqCst);
         helper.sleeps.store(true, SeqCst);
         // A leader opens a region and then looks for sleepers; this thread says that it sleeps and then looks for a region. So one of
         // them sees the other.
-        if self.desks.iter().zip(seen).any(|(desk, seen)| is_new(desk.state.0.load(SeqCst), *seen)) {
+        let mut desks = self.desks.iter().zip(seen).enumerate();
+        if desks.any(|(index, (desk, seen))| is_new(desk.state.0.load(SeqCst), *seen, number, index)) {
             return !self.ends_sleep(helper);
         }
         while helper.sleeps.load(SeqCst) {
@@ -223,9 +291,15 @@ impl Team {
     }
 }
 
-/// Whether a state is that of an open region that a helper has not seen.
-fn is_new(state: u64, seen: u64) -> bool {
-    state & OPEN != 0 && state / NUMBER != seen
+/// Whether a state is that of an open region that a helper has not seen and that has work for it. The first helpers join the only
+/// region, so that each thread has the same part at each launch; regions beside it take any.
+fn is_new(state: u64, seen: u64, number: usize, index: usize) -> bool {
+    state & OPEN != 0 && state / NUMBER != seen && (index > 0 || number <= helpers_of(state))
+}
+
+/// How many helpers the region of a state has work for.
+fn helpers_of(state: u64) -> usize {
+    (state & (OPEN - 1)) as usize
 }
 
 impl Desk {
@@ -237,54 +311,10 @@ impl Desk {
 
     /// Lets helpers join a region with the next number.
     fn open(&self, region: Region<'static>, helpers: usize) {
-        *lock(&self.lead.0.region) = Some((region, helpers));
-        // Helpers that just saw that the last one is closed may still be counted.
-        self.state.0.fetch_add(NUMBER + OPEN, SeqCst);
-    }
-
-    /// Lets nobody join any more, waits until all have left, and frees the desk. Returns the panic of a helper.
-    fn close(&self) -> Option<Box<dyn Any + Send>> {
-        let mut state = self.state.0.fetch_and(!OPEN, AcqRel);
-        let (mut looks, mut begun) = (0u32, None);
-        while state & (OPEN - 1) != 0 {
-            looks = looks.wrapping_add(1);
-            if !looks.is_multiple_of(LOOKS) {
-                spin_loop();
-            } else if begun.get_or_insert_with(Instant::now).elapsed() < AWAKE {
-                // The helper may need this core.
-                thread::yield_now();
-            } else {
-                thread::sleep(SHARED);
-            }
-            state = self.state.0.load(Acquire);
-        }
-        *lock(&self.lead.0.region) = None;
-        let panic = lock(&self.lead.0.panic).take();
-        self.lead.0.is_taken.store(false, Release);
-        panic
-    }
-
-    /// Joins the region, if it is open and was not seen before.
-    fn join(&self, seen: &mut u64) -> Option<(Region<'static>, usize)> {
-        if !is_new(self.state.0.load(Relaxed), *seen) {
-            return None;
-        }
-        let state = self.state.0.fetch_add(1, AcqRel);
-        if !is_new(state, *seen) {
-            // It was closed a moment ago.
-            self.state.0.fetch_sub(1, Release);
-            return None;
-        }
-        *seen = state / NUMBER;
-        // While the desk is open, there is one.
-        Some(lock(&self.lead.0.region).unwrap_or((&|_| false, 0)))
-    }
-
-    /// Leaves the region.
-    fn leave(&self, panic: Option<Box<dyn Any + Send>>) {
-        // An earlier one is dropped behind the count, which the leader waits for: to drop it may panic.
-        let earlier = panic.and_then(|panic| lock(&self.lead.0.panic).replace(panic));
-        self.state.0.fetch_sub(1, Release);
-        drop(earlier);
+        // SAFETY: this thread has taken the desk, which is closed, and no helper is in its region: see `Lead`.
+        unsafe { *self.lead.0.region.get() = Some(region) };
+        let number = self.state.0.load(Relaxed) / NUMBER + 1;
+        let helpers = (helpers as u64).min(OPEN - 1);
+        self.state.0.store(number * NUMBER + OPEN + helpers, SeqCst);
     }
 }
