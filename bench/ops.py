@@ -68,7 +68,7 @@ def torch_times(dtype_name, threads):
     unary = {
         "square": torch.square, "relu": torch.relu, "clamp": lambda x: x.clamp(1, 3), "logical_not": torch.logical_not,
         "add_scalar": lambda x: x + 2, "mul_scalar": lambda x: x * 3, "lt_scalar": lambda x: x < 1,
-        "maximum_scalar": lambda x: x.clamp(min=2), "copy": lambda x: x.clone(memory_format=torch.contiguous_format),
+        "maximum_scalar": lambda x: x.clamp(min=2), "remainder_scalar": lambda x: x % 2, "copy": lambda x: x.clone(memory_format=torch.contiguous_format),
         "sum": torch.sum, "sum 0": lambda x: x.sum(0), "sum 1": lambda x: x.sum(1), "max": torch.amax,
         "max 0": lambda x: x.amax(0), "max 1": lambda x: x.amax(1), "argmax 0": lambda x: x.argmax(0),
         "argmax 1": lambda x: x.argmax(1), "prod 0": lambda x: x.prod(0), "any 1": lambda x: x.any(1),
@@ -80,6 +80,10 @@ def torch_times(dtype_name, threads):
             "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "sin": torch.sin, "cos": torch.cos,
             "tanh": torch.tanh, "sigmoid": torch.sigmoid, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
             "silu": F.silu, "erf": torch.erf, "floor": torch.floor, "round": torch.round, "softplus": F.softplus,
+            "exp2": torch.exp2, "log2": torch.log2, "log10": torch.log10, "tan": torch.tan, "asin": torch.asin,
+            "atan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh, "asinh": torch.asinh, "acosh": torch.acosh,
+            "atanh": torch.atanh, "trunc": torch.trunc, "log_sigmoid": F.logsigmoid, "mish": F.mish,
+            "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "isfinite": torch.isfinite,
             "elu": F.elu, "leaky_relu": lambda x: F.leaky_relu(x, 0.1), "isnan": torch.isnan,
             "pow_scalar": lambda x: x ** 2.5, "div_scalar": lambda x: x / 3, "mean 0": lambda x: x.mean(0),
             "mean 1": lambda x: x.mean(1), "var 0": lambda x: x.var(0), "var 1": lambda x: x.var(1),
@@ -88,11 +92,11 @@ def torch_times(dtype_name, threads):
         }
     binary = {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "maximum": torch.maximum, "lt": torch.lt, "eq": torch.eq,
-        "logical_and": torch.logical_and,
+        "logical_and": torch.logical_and, "remainder": torch.remainder,
         "div": torch.div if is_float else lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     }
     if is_float:
-        binary["pow"] = torch.pow
+        binary |= {"pow": torch.pow, "atan2": torch.atan2, "hypot": torch.hypot, "logaddexp": torch.logaddexp}
     x, y = random(N, N), random(N, N)
     for layout, a in {"contiguous": x, "transposed": x.t(), "narrow": x[:, 64:448]}.items():
         for name, f in unary.items():

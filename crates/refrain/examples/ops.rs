@@ -44,6 +44,7 @@ const UNARY: &[(&str, Unary)] = &[
     ("mul_scalar", |x| x.mul_scalar(3.0)),
     ("lt_scalar", |x| x.lt_scalar(1.0)),
     ("maximum_scalar", |x| x.maximum_scalar(2.0)),
+    ("remainder_scalar", |x| x.remainder_scalar(2.0)),
     ("copy", |x| x.copy()),
     ("sum", |x| x.sum(())),
     ("sum 0", |x| x.sum(0)),
@@ -82,6 +83,23 @@ const FLOAT_UNARY: &[(&str, Unary)] = &[
     ("floor", |x| x.floor()),
     ("round", |x| x.round()),
     ("softplus", |x| x.softplus()),
+    ("exp2", |x| x.exp2()),
+    ("log2", |x| x.log2()),
+    ("log10", |x| x.log10()),
+    ("tan", |x| x.tan()),
+    ("asin", |x| x.asin()),
+    ("atan", |x| x.atan()),
+    ("sinh", |x| x.sinh()),
+    ("cosh", |x| x.cosh()),
+    ("asinh", |x| x.asinh()),
+    ("acosh", |x| x.acosh()),
+    ("atanh", |x| x.atanh()),
+    ("trunc", |x| x.trunc()),
+    ("log_sigmoid", |x| x.log_sigmoid()),
+    ("mish", |x| x.mish()),
+    ("hardswish", |x| x.hardswish()),
+    ("hardsigmoid", |x| x.hardsigmoid()),
+    ("isfinite", |x| x.isfinite()),
     ("elu", |x| x.elu(1.0)),
     ("leaky_relu", |x| x.leaky_relu(0.1)),
     ("isnan", |x| x.isnan()),
@@ -106,9 +124,16 @@ const BINARY: &[(&str, Binary)] = &[
     ("lt", |a, b| a.lt(b)),
     ("eq", |a, b| a.eq(b)),
     ("logical_and", |a, b| a.logical_and(b)),
+    ("remainder", |a, b| a.remainder(b)),
 ];
 
-const FLOAT_BINARY: &[(&str, Binary)] = &[("pow", |a, b| a.pow(b)), ("mse_loss", |a, b| a.mse_loss(b))];
+const FLOAT_BINARY: &[(&str, Binary)] = &[
+    ("pow", |a, b| a.pow(b)),
+    ("atan2", |a, b| a.atan2(b)),
+    ("hypot", |a, b| a.hypot(b)),
+    ("logaddexp", |a, b| a.logaddexp(b)),
+    ("mse_loss", |a, b| a.mse_loss(b)),
+];
 
 fn measure(dtype: DType, device: &Device) -> Result<()> {
     let g = Generator::new(device, 1)?;

@@ -213,6 +213,14 @@ const METHODS: &[Method] = methods! {
     "add": |g, a, b, c| a.add(&b);
     "add": |g, a, b, c| a.add_into(&b, &c);
     "sub": |g, a, b, c| a.sub(&b);
+    "remainder": |g, a, b, c| a.remainder(&b);
+    "remainder": |g, a, b, c| a.remainder_scalar(g.x);
+    "atan2": |g, a, b, c| a.atan2(&b);
+    "hypot": |g, a, b, c| a.hypot_scalar(g.x);
+    "logaddexp": |g, a, b, c| a.logaddexp_into(&b, &c);
+    "": |g, a, b, c| a.nan_to_num(g.x, g.y, g.x).and_then(|_| a.isfinite()).and_then(|_| a.isinf());
+    "mish": |g, a, b, c| a.mish();
+    "atanh": |g, a, b, c| a.atanh_into(&b);
     "mul": |g, a, b, c| a.mul_into(&b, &a);
     "div": |g, a, b, c| a.div(&b);
     "pow": |g, a, b, c| a.pow(&b);

@@ -64,6 +64,48 @@ impl Tensor {
         self.ne(self)
     }
 
+    /// Whether each element is infinite; never for integers and bools. The result is bool.
+    pub fn isinf(&self) -> Result<Tensor> {
+        match self.dtype().is_float() {
+            true => self.abs()?.eq_scalar(f64::INFINITY),
+            false => self.ne(self),
+        }
+    }
+
+    /// Whether each element is neither infinite nor NaN; always for integers and bools. The result is bool.
+    pub fn isfinite(&self) -> Result<Tensor> {
+        match self.dtype().is_float() {
+            true => self.abs()?.lt_scalar(f64::INFINITY),
+            false => self.eq(self),
+        }
+    }
+
+    /// `nan` in place of NaN, `above` and `below` in place of the infinities; the numbers are first rounded to the dtype. Integers and
+    /// bools stay as they are. The gradient is 0 where an element is replaced, as in PyTorch.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[f32::NAN, 2.0, f32::NEG_INFINITY], [3], &Device::cpu())?;
+    /// assert_eq!(x.nan_to_num(0.0, 1e9, -1e9)?.to_vec::<f32>()?, [0.0, 2.0, -1e9]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn nan_to_num(&self, nan: f64, above: f64, below: f64) -> Result<Tensor> {
+        if !self.dtype().is_float() {
+            return Ok(self.clone());
+        }
+        self.masked_fill(&self.isnan()?, nan)?
+            .masked_fill(&self.eq_scalar(f64::INFINITY)?, above)?
+            .masked_fill(&self.eq_scalar(f64::NEG_INFINITY)?, below)
+    }
+
+    /// The scaled exponential linear unit, `scale * elu(x, alpha)` with the two constants with which the outputs of deep layers keep
+    /// a mean of 0 and a variance of 1 (Klambauer et al., NeurIPS 2017). For floats.
+    pub fn selu(&self) -> Result<Tensor> {
+        const ALPHA: f64 = 1.673_263_242_354_377_2;
+        const SCALE: f64 = 1.050_700_987_355_480_5;
+        widened(self, |x| x.elu(ALPHA)?.mul_scalar(SCALE))
+    }
+
     /// The standard deviation: the square root of [`Tensor::var`], whose `correction` it takes. For floats.
     ///
     /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.

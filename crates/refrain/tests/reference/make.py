@@ -104,13 +104,17 @@ def unary(f):
     def domain(op):
         if op == "log1p":
             return lambda *s: uniform(-0.75, 4.0, *s)
-        if op in ("log", "sqrt", "rsqrt"):
+        if op in ("log", "log2", "log10", "sqrt", "rsqrt"):
             return lambda *s: uniform(0.125, 4.0, *s)
+        if op in ("tan", "asin", "acos", "atanh"):
+            return lambda *s: uniform(-0.875, 0.875, *s)
+        if op == "acosh":
+            return lambda *s: uniform(1.125, 6.0, *s)
         if op in ("lgamma", "digamma"):
             return lambda *s: uniform(0.125, 12.0, *s)
         if op in ("reciprocal", "relu", "abs", "sign", "elu", "leaky_relu"):
             return lambda *s: away_from_zero(0.125, 3.0, *s)
-        if op in ("floor", "ceil", "round", "clamp"):
+        if op in ("floor", "ceil", "round", "trunc", "clamp"):
             return lambda *s: distinct(*s, odd=True)
         return lambda *s: normal(*s, std=1.5)
 
@@ -127,23 +131,27 @@ def unary(f):
         f.add(op, prefix + "broadcast", [sample(1, 4, 1)], attrs, [{"broadcast": [3, 4, 2]}])
 
     wide = const([-80.0, -24.0, -12.0, -8.0, -6.0, -4.0, 4.0, 6.0, 8.0, 12.0, 24.0, 80.0])
-    for op in ("exp", "expm1", "tanh", "sigmoid", "erf", "silu", "softplus", "sin", "cos"):
+    for op in ("exp exp2 expm1 tanh sigmoid erf silu softplus sin cos tan atan sinh cosh asinh log_sigmoid mish "
+               "hardswish hardsigmoid selu").split():
         f.add(op, "wide", [wide], tag="wide")
     for approximate in ("none", "tanh"):
         f.add("gelu", f"{approximate}_wide", [wide], {"approximate": approximate}, tag="wide")
     positive = const([2.0**k for k in (-60, -24, -14, -3, 0, 5, 15, 60)])
-    for op in ("log", "log1p", "sqrt", "rsqrt", "reciprocal"):
-        f.add(op, "wide", [positive], tag="wide")
+    for op in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "atan", "asinh"):
+        f.add(op, "wide" if op.startswith(("log", "sqrt", "rsqrt", "rec")) else "powers", [positive], tag="wide")
     f.add("erf", "small", [const([0.0, 2.0**-10, -(2.0**-7), 0.0625, 0.5, -0.875, 1.5, 2.5, -3.5])])
     small = const([0.0, 2.0**-10, -(2.0**-9), 2.0**-7, -(2.0**-5), 0.125, -0.25, 0.5, 2.0, 2.5])
-    for op in ("log1p", "expm1"):
+    for op in ("log1p", "expm1", "tan", "atan", "sinh", "asinh", "mish"):
         f.add(op, "small", [small])
+    inside = const([0.0, 2.0**-10, -(2.0**-9), 2.0**-7, -(2.0**-5), 0.125, -0.25, 0.5, -0.75, 0.9375, -0.9921875])
+    for op in ("asin", "acos", "atanh"):
+        f.add(op, "inside", [inside])
     # Near zeros, beyond the series, and by reflection.
     gamma = const([1.0, 1.5, 2.0, 0.0625, 9.5, 10.5, 40.0, 100.0, -0.5, -1.25, -2.75, -4.5])
     for op in ("lgamma", "digamma"):
         f.add(op, "chosen", [gamma])
     halves = const([-3.5, -2.5, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5, 3.5, 4.0])
-    for op in ("floor", "ceil", "round"):
+    for op in ("floor", "ceil", "round", "trunc"):
         f.add(op, "halves", [halves], tag="kink")
     for op in ("abs", "sign", "relu"):
         f.add(op, "zero", [const([-1.0, 0.0, 2.0])], tag="kink")
@@ -153,8 +161,9 @@ def unary(f):
     f.add("clamp", "bounds", [const([-1.0, -0.75, 0.0, 0.5, 1.0])], {"min": -0.75, "max": 0.5}, tag="kink")
 
     special = const([0.0, -0.0, INF, -INF, NAN])
-    for op in ("neg abs sign exp log log1p expm1 sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf lgamma digamma "
-               "floor ceil round softplus isnan").split():
+    for op in ("neg abs sign exp exp2 log log2 log10 log1p expm1 sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh "
+               "cosh asinh acosh atanh tanh sigmoid relu erf lgamma digamma floor ceil round trunc softplus log_sigmoid "
+               "isnan isinf isfinite nan_to_num").split():
         f.add(op, "special", [special], diff=[False], tag="special")
     f.add("elu", "special", [special], {"alpha": 0.75}, diff=[False], tag="special")
     f.add("leaky_relu", "special", [special], {"negative_slope": 0.25}, diff=[False], tag="special")
@@ -177,7 +186,8 @@ BROADCAST = {
 def binary(f):
     first = {"pow": lambda *s: uniform(0.25, 3.0, *s)}
     second = {"div": lambda *s: away_from_zero(0.25, 3.0, *s)}
-    for op in "add sub mul div pow minimum maximum".split():
+    second["remainder"] = second["div"]
+    for op in "add sub mul div remainder pow minimum maximum atan2 hypot logaddexp".split():
         # Even against odd multiples of 1/64: never equal.
         a = (lambda *s: distinct(*s)) if op in ("minimum", "maximum") else first.get(op, normal)
         b = (lambda *s: distinct(*s, odd=True)) if op in ("minimum", "maximum") else second.get(op, normal)
@@ -194,6 +204,10 @@ def binary(f):
             sample = away_from_zero(0.125, 3.0, 3, 7)
             f.add(op, f"scalar_{suffix}", [sample], {"scalar": 0.0625 if op in ("minimum", "maximum") else -1.5,
                                                      "reverse": reverse})
+    for op in ("remainder", "atan2", "hypot", "logaddexp"):
+        f.add(op, "scalar_by", [away_from_zero(0.125, 3.0, 3, 7)], {"scalar": -0.75, "reverse": False})
+    f.add("remainder", "far", [const([80.0, -80.0, 2.0**100, -(2.0**15), 2.0**-60]),
+                               const([0.75, 0.75, 3.0, 2.0**-40, 2.0])], tag="wide")
     for exponent in (2.0, 3.0, -1.0, -2.0):
         f.add("pow", f"scalar_by_{exponent:g}", [away_from_zero(0.25, 2.0, 3, 7)], {"scalar": exponent, "reverse": False})
     for exponent in (0.5, 1.5, -0.5):
@@ -204,7 +218,7 @@ def binary(f):
     for op in ("minimum", "maximum"):
         f.add(op, "equal", [few(4, 5), few(4, 5)], tag="kink")
     a, b = [1.0, -1.0, 0.0, INF, NAN, 1.0, INF, -0.0], [0.0, 0.0, 0.0, INF, 1.0, NAN, -INF, 0.0]
-    for op in "add sub mul div minimum maximum".split():
+    for op in "add sub mul div minimum maximum atan2 hypot logaddexp".split():
         f.add(op, "special", [const(a), const(b)], diff=[False, False], tag="special")
 
     for op in COMPARE:

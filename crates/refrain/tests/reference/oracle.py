@@ -225,19 +225,27 @@ CAST = {"i64": torch.int64, "i32": torch.int32, "bool": torch.bool, "f64": torch
 
 UNARY = {
     **{n: getattr(torch, n) for n in (
-        "neg abs sign exp log log1p expm1 sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf lgamma digamma floor ceil round".split()
+        "neg abs sign exp exp2 log log2 log10 log1p expm1 sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh cosh asinh acosh "
+        "atanh tanh sigmoid relu erf lgamma digamma floor ceil round trunc".split()
     )},
     "digamma": Digamma.apply,
     "gelu": F.gelu,
     "silu": F.silu,
     # Beyond its threshold PyTorch takes x for it, which is exact from here on.
     "softplus": lambda x: F.softplus(x, threshold=100.0),
+    "log_sigmoid": F.logsigmoid,
+    **{n: getattr(F, n) for n in "mish hardswish selu".split()},
+    # The gradient of PyTorch's own has a sixth in f32.
+    "hardsigmoid": lambda x: torch.clamp(x + 3, 0, 6) / 6,
     "elu": F.elu,
     "leaky_relu": F.leaky_relu,
-    "isnan": torch.isnan,
+    **{n: getattr(torch, n) for n in "isnan isinf isfinite".split()},
+    "nan_to_num": lambda x: torch.nan_to_num(x, 0.5, 8.0, -16.0),
     "clamp": lambda x, min=None, max=None: torch.clamp(x, min, max),
 }
-BINARY = {n: binary(getattr(torch, n)) for n in "add sub mul div pow minimum maximum".split()}
+BINARY = {n: binary(getattr(torch, n)) for n in (
+    "add sub mul div remainder pow minimum maximum atan2 hypot logaddexp".split()
+)}
 COMPARE = {n: binary(getattr(torch, n)) for n in "eq ne lt le gt ge".split()}
 LOGICAL = {f"logical_{n}": getattr(torch, f"logical_{n}") for n in "and or xor not".split()}
 

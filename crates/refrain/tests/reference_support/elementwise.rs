@@ -44,6 +44,9 @@ pub fn entries() -> Vec<Entry> {
         abs, abs_into;
         sign, sign_into;
         exp, exp_into;
+        exp2, exp2_into;
+        log2, log2_into;
+        log10, log10_into;
         log, log_into;
         log1p, log1p_into;
         expm1, expm1_into;
@@ -53,6 +56,15 @@ pub fn entries() -> Vec<Entry> {
         square, square_into;
         sin, sin_into;
         cos, cos_into;
+        tan, tan_into;
+        asin, asin_into;
+        acos, acos_into;
+        atan, atan_into;
+        sinh, sinh_into;
+        cosh, cosh_into;
+        asinh, asinh_into;
+        acosh, acosh_into;
+        atanh, atanh_into;
         tanh, tanh_into;
         sigmoid, sigmoid_into;
         relu, relu_into;
@@ -62,6 +74,11 @@ pub fn entries() -> Vec<Entry> {
         floor, floor_into;
         ceil, ceil_into;
         round, round_into;
+        trunc, trunc_into;
+        log_sigmoid, log_sigmoid_into;
+        mish, mish_into;
+        hardswish, hardswish_into;
+        hardsigmoid, hardsigmoid_into;
         silu, silu_into;
         softplus, softplus_into;
         logical_not, logical_not_into;
@@ -71,6 +88,10 @@ pub fn entries() -> Vec<Entry> {
         sub, sub_into, sub_scalar, sub_scalar_into, scalar_sub, scalar_sub_into;
         mul, mul_into, mul_scalar, mul_scalar_into, mul_scalar, mul_scalar_into;
         div, div_into, div_scalar, div_scalar_into, scalar_div, scalar_div_into;
+        remainder, remainder_into, remainder_scalar, remainder_scalar_into, remainder_scalar, remainder_scalar_into;
+        atan2, atan2_into, atan2_scalar, atan2_scalar_into, atan2_scalar, atan2_scalar_into;
+        hypot, hypot_into, hypot_scalar, hypot_scalar_into, hypot_scalar, hypot_scalar_into;
+        logaddexp, logaddexp_into, logaddexp_scalar, logaddexp_scalar_into, logaddexp_scalar, logaddexp_scalar_into;
         pow, pow_into, pow_scalar, pow_scalar_into, scalar_pow, scalar_pow_into;
         minimum, minimum_into, minimum_scalar, minimum_scalar_into, minimum_scalar, minimum_scalar_into;
         maximum, maximum_into, maximum_scalar, maximum_scalar_into, maximum_scalar, maximum_scalar_into;
@@ -123,6 +144,15 @@ pub fn entries() -> Vec<Entry> {
         bounds: unary_bounds,
     });
     all.push(Entry { op: "isnan", run: |_, x| one(x[0].isnan()), into: none, bounds: Bounds::exact });
+    all.push(Entry { op: "isinf", run: |_, x| one(x[0].isinf()), into: none, bounds: Bounds::exact });
+    all.push(Entry { op: "isfinite", run: |_, x| one(x[0].isfinite()), into: none, bounds: Bounds::exact });
+    all.push(Entry {
+        op: "nan_to_num",
+        run: |_, x| one(x[0].nan_to_num(0.5, 8.0, -16.0)),
+        into: none,
+        bounds: unary_bounds,
+    });
+    all.push(Entry { op: "selu", run: |_, x| one(x[0].selu()), into: none, bounds: unary_bounds });
     all.push(Entry {
         op: "cast",
         run: |c, x| one(x[0].to_dtype(cast_target(c, x))),
@@ -158,9 +188,8 @@ fn unary_bounds(c: &Case) -> Bounds {
         "gelu" => Bound::Terms(x.abs(), 1.0),
         // Sums that cancel near their zeros. The largest terms are those of the series at 10 or above, and of the reflection.
         "lgamma" | "digamma" => Bound::Terms(x.zip(y, |x, y| 16.0 + x.abs() + y.abs()), 1.0),
-        "neg" | "abs" | "sign" | "relu" | "floor" | "ceil" | "round" | "clamp" | "logical_not" => {
-            Bound::Exact
-        }
+        "neg" | "abs" | "sign" | "relu" | "floor" | "ceil" | "round" | "trunc" | "clamp" | "nan_to_num"
+        | "logical_not" => Bound::Exact,
         _ => Bound::Ulp(4.0),
     };
     if c.cotangents[0].is_none() {
@@ -177,8 +206,23 @@ fn unary_bounds(c: &Case) -> Bounds {
             "rsqrt" => 0.5 * y * y * y,
             "reciprocal" => y * y,
             "square" => 2.0 * x,
+            "exp2" => y,
+            "log2" => std::f64::consts::LOG2_E / x,
+            "log10" => std::f64::consts::LOG10_E / x,
             "sin" => x.cos(),
             "cos" => x.sin(),
+            "tan" => 1.0 + y * y,
+            "asin" | "acos" => 1.0 / (1.0 - x * x).sqrt(),
+            "atan" => 1.0 / (1.0 + x * x),
+            "sinh" => x.cosh(),
+            "cosh" => x.sinh(),
+            "asinh" => 1.0 / (1.0 + x * x).sqrt(),
+            "acosh" => 1.0 / (x * x - 1.0).sqrt(),
+            "atanh" => 1.0 / (1.0 - x * x),
+            "log_sigmoid" => 1.0 / (1.0 + x.exp()),
+            "mish" => 1.0 + x.abs() * s,
+            "hardswish" => 0.5 + x.abs() / 3.0,
+            "selu" => 1.8 * x.min(0.0).exp(),
             "tanh" => 1.0 + y * y,
             "sigmoid" => y + y * y,
             "softplus" => s,
@@ -246,10 +290,6 @@ fn binary_bounds(c: &Case) -> Bounds {
             | "logical_or"
             | "logical_xor"
     );
-    let out = if exact { Bound::Exact } else { Bound::Ulp(4.0) };
-    if c.cotangents[0].is_none() {
-        return Bounds::Formula { outs: vec![out], grads: c.inputs.iter().map(|_| Bound::Exact).collect() };
-    }
     let two = c.inputs.len() == 2;
     let (a, b) = match two {
         true => (c.operand(0), c.operand(1)),
@@ -258,11 +298,23 @@ fn binary_bounds(c: &Case) -> Bounds {
             if c.b("reverse") { (s, c.operand(0)) } else { (c.operand(0), s) }
         }
     };
+    let out = match c.op.as_str() {
+        _ if exact => Bound::Exact,
+        // A sum that cancels near its zeros.
+        "logaddexp" => Bound::Terms(a.zip(&b, |a, b| 1.0 + a.max(b).abs()), 1.0),
+        _ => Bound::Ulp(4.0),
+    };
+    if c.cotangents[0].is_none() {
+        return Bounds::Formula { outs: vec![out], grads: c.inputs.iter().map(|_| Bound::Exact).collect() };
+    }
     let both = |f: fn(f64, f64) -> f64| a.zip(&b, f).mul(&c.cotangent(0).abs()).abs();
     // A power passes the rounding of its exponent on with the factor |b ln a|.
     let (da, db) = match c.op.as_str() {
         "mul" => (both(|_, b| b), both(|a, _| a)),
         "div" => (both(|_, b| 1.0 / b), both(|a, b| a / (b * b))),
+        "remainder" => (both(|_, _| 1.0), both(|a, b| (a / b).floor())),
+        "atan2" => (both(|a, b| b / (a * a + b * b)), both(|a, b| a / (a * a + b * b))),
+        "hypot" => (both(|a, b| a / a.hypot(b)), both(|a, b| b / a.hypot(b))),
         "pow" => (
             both(|a, b| b * a.abs().powf(b - 1.0) * (1.0 + (b * a.abs().ln()).abs())),
             both(|a, b| a.abs().powf(b) * a.abs().ln() * (1.0 + (b * a.abs().ln()).abs())),

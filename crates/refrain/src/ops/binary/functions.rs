@@ -7,11 +7,15 @@
 //!   other operand;
 //! - `Other`: the gradient is computed from both operands.
 //!
-//! `Arithmetic` takes floats and integers, and its result has their dtype. `Truth` takes any dtype, and its result, in Rust
-//! too, is bool.
+//! `Arithmetic` takes floats and integers, and its result has their dtype; `Floats` takes floats alone, and the numbers in Rust are
+//! of type `R`. `Truth` takes any dtype, and its result, in Rust too, is bool.
+//!
+//! With `else`, there are two values in Rust. The first one says with a bool whether it is exact; where it is not, which is rare,
+//! the second one is taken. So the loop over the first one becomes SIMD code.
 
 use super::slopes;
 use super::table::functions;
+use crate::device::cpu::math::{angles, hyperbolic};
 
 functions! {
     /// `a + b`. For floats and integers.
@@ -42,6 +46,21 @@ functions! {
         right: Other(|t| t.in_range(slopes::denominator, slopes::scaled_denominator), "by_denominator(a, b, d)"),
     }
 
+    /// The remainder of `a / b`, whose sign is that of `b`, as in Python; that of a division by 0 is NaN, and 0 for integers. The
+    /// derivative by `b` is `-floor(a / b)`. For floats and integers.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let hours = Tensor::from_slice(&[25.5f32, -1.0, 48.0], [3], &Device::cpu())?;
+    /// assert_eq!(hours.remainder_scalar(24.0)?.to_vec::<f32>()?, [1.5, 23.0, 0.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    remainder, remainder_into, remainder_scalar, remainder_scalar_into => Remainder: Arithmetic {
+        value: (|a, b| a.quick_remainder(b), else |a, b| a.remainder(b), "remainder_(a, b)"),
+        left: Same,
+        right: Other(|t| t.each(|a, b, d| -d * (a / b).floor()), "-d * floor_(a / b)"),
+    }
+
     /// `a` to the power of `b`. The derivative by `b` at `a = 0` is 0. For floats and integers.
     pow, pow_into, pow_scalar, pow_scalar_into => Pow: Arithmetic {
         value: (|a, b| a.power(b), "power(a, b)"),
@@ -63,6 +82,38 @@ functions! {
         value: (|a, b| if (a < b) | a.is_nan() { a } else { b }, "a < b || is_nan(a) ? a : b"),
         left: Other(|t| t.each(|a, b, d| slopes::share(b < a, a == b, d)), "share(b < a, a == b, d)"),
         right: Other(|t| t.each(|a, b, d| slopes::share(a < b, a == b, d)), "share(a < b, a == b, d)"),
+    }
+
+    /// The angle of the point (`b`, `a`), from -pi to pi: the inverse tangent of `a / b`, in its quadrant. The derivatives at (0, 0) are
+    /// 0. For floats.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let y = Tensor::from_slice(&[0.0f32, 1.0, 0.0], [3], &Device::cpu())?;
+    /// let x = Tensor::from_slice(&[1.0f32, 0.0, -1.0], [3], &Device::cpu())?;
+    /// assert_eq!(y.atan2(&x)?.to_vec::<f32>()?, [0.0, 1.5707964, 3.1415927]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    atan2, atan2_into, atan2_scalar, atan2_scalar_into => Atan2: Floats {
+        value: (|a, b| angles::atan2(a, b), "atan2_(a, b)"),
+        left: Other(|t| t.each(|a, b, d| slopes::turn(a, b, b, d)), "turn(a, b, b, d)"),
+        right: Other(|t| t.each(|a, b, d| slopes::turn(a, b, -a, d)), "turn(a, b, -a, d)"),
+    }
+
+    /// `sqrt(a^2 + b^2)`, also where the squares would leave the range of the dtype: the absolute value of a complex number. The
+    /// derivatives at (0, 0) are 0. For floats.
+    hypot, hypot_into, hypot_scalar, hypot_scalar_into => Hypot: Floats {
+        value: (|a, b| angles::hypot(a, b), "hypot_(a, b)"),
+        left: Other(|t| t.each(|a, b, d| slopes::side(a, b, d)), "side(a, b, d)"),
+        right: Other(|t| t.each(|a, b, d| slopes::side(b, a, d)), "side(b, a, d)"),
+    }
+
+    /// `ln(e^a + e^b)`, exact also where the powers would be 0 or infinite: adds probabilities that are given by their
+    /// logarithms. For floats.
+    logaddexp, logaddexp_into, logaddexp_scalar, logaddexp_scalar_into => LogAddExp: Floats {
+        value: (|a, b| hyperbolic::log_add_exp(a, b), "logaddexp(a, b)"),
+        left: Other(|t| t.each(|a, b, d| slopes::part(a, b, d)), "part(a, b, d)"),
+        right: Other(|t| t.each(|a, b, d| slopes::part(b, a, d)), "part(b, a, d)"),
     }
 
     /// Whether `a == b`. The result is bool.

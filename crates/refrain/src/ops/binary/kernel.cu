@@ -20,11 +20,45 @@ DEVICE i64 power(i64 base, i64 e) {
     }
     return result;
 }
+DEVICE i64 remainder_(i64 a, i64 b) {
+    i64 r = b == 0 || b == -1 ? 0 : a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
 template <typename R> DEVICE R plus(R a, R b) { return a + b; }
 template <typename R> DEVICE R minus(R a, R b) { return a - b; }
 template <typename R> DEVICE R times(R a, R b) { return a * b; }
 template <typename R> DEVICE R over(R a, R b) { return a / b; }
 template <typename R> DEVICE R power(R a, R b) { return pow_(a, b); }
+
+DEVICE float fmod_(float a, float b) { return fmodf(a, b); }
+DEVICE double fmod_(double a, double b) { return fmod(a, b); }
+template <typename R> DEVICE R remainder_(R a, R b) {
+    R r = fmod_(a, b);
+    return r != (R)0 && (r < (R)0) != (b < (R)0) ? r + b : r;
+}
+DEVICE float atan2_(float a, float b) { return atan2f(a, b); }
+DEVICE double atan2_(double a, double b) { return atan2(a, b); }
+DEVICE float hypot_(float a, float b) { return hypotf(a, b); }
+DEVICE double hypot_(double a, double b) { return hypot(a, b); }
+// Also of two equal infinities.
+template <typename R> DEVICE R logaddexp(R a, R b) {
+    return (a > b ? a : b) + log1p_(exp_(a == b ? (R)0 : -abs_(a - b)));
+}
+
+// d times other / (a^2 + b^2), where other is one of both numbers; 0 if both are 0. The larger one is taken out of the squares.
+template <typename R> DEVICE R turn(R a, R b, R other, R d) {
+    R size = abs_(a) > abs_(b) ? abs_(a) : abs_(b);
+    if (size == (R)0) return (R)0 * d;
+    R p = a / size, q = b / size;
+    return d / size * (other / size / (p * p + q * q));
+}
+// d a / hypot(a, b); 0 if both are 0.
+template <typename R> DEVICE R side(R a, R b, R d) {
+    R length = hypot_(a, b);
+    return d * (a / (length == (R)0 ? (R)1 : length));
+}
+// d e^a / (e^a + e^b); half of d also for equal infinities.
+template <typename R> DEVICE R part(R a, R b, R d) { return sigmoid_(a == b ? (R)0 : a - b) * d; }
 
 // The gradient goes to the chosen operand. If both are equal, each gets half. If one is NaN, both get all of it.
 template <typename R> DEVICE R share(bool beaten, bool equal, R d) {

@@ -12,7 +12,9 @@ use crate::device::cpu::numeric::{Number, Real, nearest};
 use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
-use crate::kernels::elementwise::{self, FloatTile, NumberRows, OneNumber, Runs, RunsMut, TruthRows, cuda};
+use crate::kernels::elementwise::{
+    self, FloatRows, FloatTile, NumberRows, OneNumber, Runs, RunsMut, TruthRows, cuda,
+};
 use crate::ops::copy::Copy;
 use crate::ops::unary::Unary;
 use crate::tensor::{DType, Shape, Tensor};
@@ -37,8 +39,9 @@ fn run(
 }
 
 /// Runs the loop of a function on the CPU.
-fn host(op: Binary, tile: &(impl NumberRows + TruthRows), args: &HostArgs<'_>) -> Result<()> {
+fn host(op: Binary, tile: &(impl NumberRows + FloatRows + TruthRows), args: &HostArgs<'_>) -> Result<()> {
     match op.domain() {
+        Domain::Floats => elementwise::float(args, args.read_dtype(0), tile),
         Domain::Arithmetic => elementwise::number(args, args.read_dtype(0), tile),
         Domain::Truth => elementwise::truth(args, args.read_dtype(0), tile),
     }
@@ -48,9 +51,15 @@ impl Binary {
     fn result(self, x: &Tensor) -> Result<DType> {
         match self.domain() {
             Domain::Arithmetic if x.dtype() == DType::Bool => Err(x.unsupported(self.label())),
-            Domain::Arithmetic => Ok(x.dtype()),
+            Domain::Floats if !x.dtype().is_float() => Err(x.unsupported(self.label())),
+            Domain::Arithmetic | Domain::Floats => Ok(x.dtype()),
             Domain::Truth => Ok(DType::Bool),
         }
+    }
+
+    /// Whether there is a loop over numbers of 16 bits. A power and a remainder take longer than the passes that convert them.
+    fn has_half_loop(self) -> bool {
+        !matches!(self, Binary::Pow | Binary::Remainder)
     }
 
     /// Whether the gradients that are wanted are computed from operand `i`.
@@ -75,9 +84,15 @@ impl TruthRows for Binary {
     }
 }
 
+impl FloatRows for Binary {
+    fn rows<R: Real>(&self, x: &[Runs<'_, R>], y: RunsMut<'_, R>) {
+        self.floats_of_both(x[0], x[1], y);
+    }
+}
+
 impl NumberRows for Binary {
     fn takes_halves(&self) -> bool {
-        *self != Binary::Pow
+        self.has_half_loop()
     }
 
     fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {
@@ -252,9 +267,15 @@ impl TruthRows for WithScalar {
     }
 }
 
+impl FloatRows for WithScalar {
+    fn rows<R: Real>(&self, x: &[Runs<'_, R>], y: RunsMut<'_, R>) {
+        self.op.floats_of_scalar(x[0], Runs::one(&[R::from_f64(self.scalar)]), self.reverse, y);
+    }
+}
+
 impl NumberRows for WithScalar {
     fn takes_halves(&self) -> bool {
-        self.op != Binary::Pow
+        self.op.has_half_loop()
     }
 
     fn rows_of_halves<L: HalfLoops>(&self, loops: L, x: &[Runs<'_, L::Half>], y: RunsMut<'_, L::Half>) {

@@ -2,6 +2,7 @@
 //! result has left the range of its type on the way.
 
 use super::scaled::Scaled;
+use crate::device::cpu::math::angles::hypot;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::simd;
 
@@ -115,4 +116,28 @@ pub(super) fn share<R: Real>(beaten: bool, equal: bool, d: R) -> R {
     } else {
         d
     }
+}
+
+/// `d` times `other / (a^2 + b^2)`, where `other` is one of both numbers; 0 if both are 0.
+#[inline(always)]
+pub(super) fn turn<R: Real>(a: R, b: R, other: R, d: R) -> R {
+    // The larger number is taken out of the squares, so that they stay in range.
+    let size = if a.abs() > b.abs() { a.abs() } else { b.abs() };
+    let size = if size == R::ZERO { R::ONE } else { size };
+    let (p, q) = (a / size, b / size);
+    let squares = p * p + q * q;
+    d / size * (other / size / if squares == R::ZERO { R::ONE } else { squares })
+}
+
+/// `d a / hypot(a, b)`; 0 if both are 0.
+#[inline(always)]
+pub(super) fn side<R: Real>(a: R, b: R, d: R) -> R {
+    let length = hypot(a, b);
+    d * (a / if length == R::ZERO { R::ONE } else { length })
+}
+
+/// `d e^a / (e^a + e^b)`; half of `d` also for equal infinities.
+#[inline(always)]
+pub(super) fn part<R: Real>(a: R, b: R, d: R) -> R {
+    (if a == b { R::ZERO } else { a - b }).sigmoid() * d
 }

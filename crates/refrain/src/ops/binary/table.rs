@@ -11,6 +11,8 @@ use crate::kernels::elementwise::{Runs, RunsMut, are_bytes, map_bytes};
 pub(super) enum Domain {
     /// Floats and integers, and what it takes.
     Arithmetic,
+    /// Floats, and what it takes.
+    Floats,
     /// Any dtype, and bool.
     Truth,
 }
@@ -108,6 +110,69 @@ pub(super) fn of_scalar<N: Number, Y: Copy>(
             );
         },
     );
+}
+
+/// `y = quick(a, b)`, but `exact(a, b)` where the first one says that it is not exact.
+#[inline(always)]
+pub(super) fn of_both_checked<N: Number>(
+    a: Runs<'_, N>,
+    b: Runs<'_, N>,
+    y: RunsMut<'_, N>,
+    quick: impl Fn(N, N) -> (N, bool),
+    exact: impl Fn(N, N) -> N,
+) {
+    y.each(|r, y| {
+        let (a, b) = (a.row(r, y.len()), b.row(r, y.len()));
+        let pairs = || a.iter().copied().zip(b.iter().copied());
+        checked(y, pairs, &quick, &exact);
+    });
+}
+
+/// The same of a row and a number, as in [`of_scalar`].
+#[inline(always)]
+pub(super) fn of_scalar_checked<N: Number>(
+    x: Runs<'_, N>,
+    s: Runs<'_, N>,
+    reverse: bool,
+    y: RunsMut<'_, N>,
+    quick: impl Fn(N, N) -> (N, bool),
+    exact: impl Fn(N, N) -> N,
+) {
+    y.each(|r, y| {
+        let (x, s) = (x.row(r, y.len()), s.row(r, 1)[0]);
+        match reverse {
+            true => checked(y, || x.iter().map(|&x| (s, x)), &quick, &exact),
+            false => checked(y, || x.iter().map(|&x| (x, s)), &quick, &exact),
+        }
+    });
+}
+
+#[inline(always)]
+fn checked<N: Number, P: Iterator<Item = (N, N)>>(
+    y: &mut [N],
+    pairs: impl Fn() -> P,
+    quick: &impl Fn(N, N) -> (N, bool),
+    exact: &impl Fn(N, N) -> N,
+) {
+    let all_exact = simd(
+        #[inline(always)]
+        || {
+            let mut all_exact = true;
+            for (y, (a, b)) in y.iter_mut().zip(pairs()) {
+                let (value, is_exact) = quick(a, b);
+                *y = value;
+                all_exact &= is_exact;
+            }
+            all_exact
+        },
+    );
+    if !all_exact {
+        for (y, (a, b)) in y.iter_mut().zip(pairs()) {
+            if !quick(a, b).1 {
+                *y = exact(a, b);
+            }
+        }
+    }
 }
 
 /// [`of_both`] of numbers of 16 bits.
@@ -217,7 +282,7 @@ macro_rules! functions {
     ($(
         $(#[$doc:meta])*
         $method:ident, $into:ident, $scalar:ident, $scalar_into:ident => $name:ident: $domain:ident {
-            value: ($value:expr, $text:literal),
+            value: ($value:expr, $(else $exact:expr,)? $text:literal),
             $(left: $left:ident $(($left_slope:expr, $left_text:literal))?,)?
             $(right: $right:ident $(($right_slope:expr, $right_text:literal))?,)?
         }
@@ -273,7 +338,19 @@ macro_rules! functions {
                 y: $crate::kernels::elementwise::RunsMut<'_, N>,
             ) {
                 match self {
-                    $(Binary::$name => functions!(@of_both Arithmetic $domain, a, b, y, $value),)*
+                    $(Binary::$name => functions!(@of_both Arithmetic $domain, a, b, y, $value $(, $exact)?),)*
+                }
+            }
+
+            /// The function of two operands, of those that take floats alone.
+            pub(super) fn floats_of_both<R: $crate::device::cpu::numeric::Real>(
+                self,
+                a: $crate::kernels::elementwise::Runs<'_, R>,
+                b: $crate::kernels::elementwise::Runs<'_, R>,
+                y: $crate::kernels::elementwise::RunsMut<'_, R>,
+            ) {
+                match self {
+                    $(Binary::$name => functions!(@of_both Floats $domain, a, b, y, $value $(, $exact)?),)*
                 }
             }
 
@@ -285,7 +362,7 @@ macro_rules! functions {
                 y: $crate::kernels::elementwise::RunsMut<'_, u8>,
             ) {
                 match self {
-                    $(Binary::$name => functions!(@of_both Truth $domain, a, b, y, $value),)*
+                    $(Binary::$name => functions!(@of_both Truth $domain, a, b, y, $value $(, $exact)?),)*
                 }
             }
 
@@ -298,11 +375,24 @@ macro_rules! functions {
                 y: $crate::kernels::elementwise::RunsMut<'_, N>,
             ) {
                 match self {
-                    $(Binary::$name => functions!(@of_scalar Arithmetic $domain, x, s, reverse, y, $value),)*
+                    $(Binary::$name => functions!(@of_scalar Arithmetic $domain, x, s, reverse, y, $value $(, $exact)?),)*
                 }
             }
 
-            /// [`Binary::of_both`] of numbers of 16 bits, but for powers.
+            /// [`Binary::floats_of_both`], likewise.
+            pub(super) fn floats_of_scalar<R: $crate::device::cpu::numeric::Real>(
+                self,
+                x: $crate::kernels::elementwise::Runs<'_, R>,
+                s: $crate::kernels::elementwise::Runs<'_, R>,
+                reverse: bool,
+                y: $crate::kernels::elementwise::RunsMut<'_, R>,
+            ) {
+                match self {
+                    $(Binary::$name => functions!(@of_scalar Floats $domain, x, s, reverse, y, $value $(, $exact)?),)*
+                }
+            }
+
+            /// [`Binary::of_both`] of numbers of 16 bits, but for powers and remainders.
             pub(super) fn of_both_halves<
                 N: $crate::device::cpu::numeric::Number,
                 L: $crate::device::cpu::narrow::HalfLoops,
@@ -314,11 +404,11 @@ macro_rules! functions {
                 y: $crate::kernels::elementwise::RunsMut<'_, L::Half>,
             ) {
                 match self {
-                    $(Binary::$name => functions!(@of_both_halves $name $domain, loops, a, b, y, $value),)*
+                    $(Binary::$name => functions!(@of_both_halves $name $domain, loops, a, b, y, $value $(, $exact)?),)*
                 }
             }
 
-            /// [`Binary::of_scalar`] of numbers of 16 bits, but for powers, with the number `s(r)` for row `r`.
+            /// [`Binary::of_scalar`] of numbers of 16 bits, but for powers and remainders, with the number `s(r)` for row `r`.
             pub(super) fn of_scalar_halves<
                 N: $crate::device::cpu::numeric::Number,
                 L: $crate::device::cpu::narrow::HalfLoops,
@@ -332,7 +422,7 @@ macro_rules! functions {
             ) {
                 match self {
                     $(Binary::$name => {
-                        functions!(@of_scalar_halves $name $domain, loops, x, s, reverse, y, $value)
+                        functions!(@of_scalar_halves $name $domain, loops, x, s, reverse, y, $value $(, $exact)?)
                     })*
                 }
             }
@@ -346,7 +436,7 @@ macro_rules! functions {
                 y: $crate::kernels::elementwise::RunsMut<'_, u8>,
             ) {
                 match self {
-                    $(Binary::$name => functions!(@of_scalar Truth $domain, x, s, reverse, y, $value),)*
+                    $(Binary::$name => functions!(@of_scalar Truth $domain, x, s, reverse, y, $value $(, $exact)?),)*
                 }
             }
 
@@ -392,20 +482,30 @@ macro_rules! functions {
             }
         )*}
     };
-    (@of_both Arithmetic Arithmetic, $a:ident, $b:ident, $y:ident, $value:expr) => {
-        $crate::ops::binary::table::of_both($a, $b, $y, #[inline(always)] $value)
-    };
     (@of_both Truth Truth, $a:ident, $b:ident, $y:ident, $value:expr) => {
         $crate::ops::binary::table::of_both($a, $b, $y, $crate::ops::binary::table::byte($value))
     };
-    (@of_both $asked:ident $domain:ident, $a:ident, $b:ident, $y:ident, $value:expr) => {{}};
-    (@of_scalar Arithmetic Arithmetic, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {
-        $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, #[inline(always)] $value)
+    (@of_both Arithmetic Arithmetic, $($rest:tt)*) => { functions!(@numbers_of_both $($rest)*) };
+    (@of_both Floats Floats, $($rest:tt)*) => { functions!(@numbers_of_both $($rest)*) };
+    (@of_both $($rest:tt)*) => {{}};
+    (@numbers_of_both $a:ident, $b:ident, $y:ident, $value:expr) => {
+        $crate::ops::binary::table::of_both($a, $b, $y, #[inline(always)] $value)
+    };
+    (@numbers_of_both $a:ident, $b:ident, $y:ident, $value:expr, $exact:expr) => {
+        $crate::ops::binary::table::of_both_checked($a, $b, $y, #[inline(always)] $value, $exact)
     };
     (@of_scalar Truth Truth, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {
         $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, $crate::ops::binary::table::byte($value))
     };
-    (@of_scalar $asked:ident $domain:ident, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {{}};
+    (@of_scalar Arithmetic Arithmetic, $($rest:tt)*) => { functions!(@numbers_of_scalar $($rest)*) };
+    (@of_scalar Floats Floats, $($rest:tt)*) => { functions!(@numbers_of_scalar $($rest)*) };
+    (@of_scalar $($rest:tt)*) => {{}};
+    (@numbers_of_scalar $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {
+        $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, #[inline(always)] $value)
+    };
+    (@numbers_of_scalar $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr, $exact:expr) => {
+        $crate::ops::binary::table::of_scalar_checked($x, $s, $reverse, $y, #[inline(always)] $value, $exact)
+    };
     (@of_both_halves Pow $($rest:tt)*) => {{}};
     (@of_both_halves $name:ident Arithmetic, $loops:ident, $a:ident, $b:ident, $y:ident, $value:expr) => {
         $crate::ops::binary::table::of_both_halves::<N, L>($loops, $a, $b, $y, #[inline(always)] $value)

@@ -13,7 +13,7 @@ fn pair(device: &Device) -> (Tensor, Tensor) {
 fn gradients_agree_with_finite_differences_under_broadcasting() {
     for device in devices() {
         let (a, b) = pair(&device);
-        let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 7] = [
+        let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 11] = [
             Tensor::add,
             Tensor::sub,
             Tensor::mul,
@@ -21,6 +21,10 @@ fn gradients_agree_with_finite_differences_under_broadcasting() {
             Tensor::pow,
             Tensor::maximum,
             Tensor::minimum,
+            Tensor::atan2,
+            Tensor::hypot,
+            Tensor::logaddexp,
+            |a, b| a.add_scalar(0.01)?.remainder(b),
         ];
         for (i, f) in functions.into_iter().enumerate() {
             gradcheck(|t| f(&t[0], &t[1]), &[a.clone(), b.clone()], 1e-6)
@@ -28,7 +32,11 @@ fn gradients_agree_with_finite_differences_under_broadcasting() {
             gradcheck(|t| f(&t[0], &t[0]), std::slice::from_ref(&a), 1e-6)
                 .unwrap_or_else(|e| panic!("{i} of one: {e}"));
         }
-        let scalar: [fn(&Tensor) -> Result<Tensor>; 9] = [
+        let scalar: [fn(&Tensor) -> Result<Tensor>; 13] = [
+            |x| x.remainder_scalar(-0.4),
+            |x| x.atan2_scalar(-0.4),
+            |x| x.hypot_scalar(2.0),
+            |x| x.logaddexp_scalar(0.5),
             |x| x.add_scalar(1.5),
             |x| x.sub_scalar(1.5),
             |x| x.mul_scalar(1.5),
@@ -43,6 +51,70 @@ fn gradients_agree_with_finite_differences_under_broadcasting() {
             gradcheck(|t| f(&t[0]), std::slice::from_ref(&a), 1e-6)
                 .unwrap_or_else(|e| panic!("scalar {i}: {e}"));
         }
+    }
+}
+
+/// Quotients of all sizes side by side, so that exact ones and quick ones meet in one row.
+#[test]
+fn remainders_have_the_sign_of_the_divisor_whatever_the_quotient() {
+    let above =
+        [5.0f32, -5.0, 0.3, -0.3, 1e30, -1e30, 7e-45, 3.0, -3.0, 1e38, 2.9999998, f32::INFINITY, f32::NAN];
+    let below = [3.0f32, -3.0, 0.1, -0.1, 1e-30, 7.0, -1e30, 3e-45, 0.0, f32::INFINITY, f32::NEG_INFINITY];
+    let exact = |a: f32, b: f32| {
+        // Exact in any format (C's `fmod`).
+        let rest = a % b;
+        if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+    };
+    let pairs = || above.iter().flat_map(|&a| below.iter().map(move |&b| (a, b)));
+    for device in devices() {
+        let a = Tensor::from_slice(&above, [above.len(), 1], &device).unwrap();
+        let b = Tensor::from_slice(&below, [1, below.len()], &device).unwrap();
+        let check = |found: Tensor| {
+            let found = found.to_vec::<f32>().unwrap();
+            for ((a, b), found) in pairs().zip(found) {
+                let expected = exact(a, b);
+                let same = found == expected || found.is_nan() && expected.is_nan();
+                assert!(same, "the remainder of {a:e} / {b:e} on {device}: {found:e}, not {expected:e}");
+            }
+        };
+        check(a.remainder(&b).unwrap());
+        let columns: Vec<Tensor> = below.iter().map(|&b| a.remainder_scalar(b.into()).unwrap()).collect();
+        check(Tensor::concat(&columns.iter().collect::<Vec<_>>(), 1).unwrap());
+        let whole = Tensor::from_slice(&[7i64, -7, 7, -7, i64::MIN, 5], [6], &device).unwrap();
+        let by = Tensor::from_slice(&[3i64, 3, -3, -3, -1, 0], [6], &device).unwrap();
+        assert_eq!(whole.remainder(&by).unwrap().to_vec::<i64>().unwrap(), [1, 2, -2, -1, 0, 0]);
+        assert_eq!(whole.remainder_scalar(4.0).unwrap().to_vec::<i64>().unwrap(), [3, 1, 3, 1, 0, 1]);
+    }
+}
+
+#[test]
+fn angles_and_lengths_at_the_origin_and_far_away_have_gradients() {
+    type Function = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    // Operands, and the gradients of both.
+    let cases: [(&str, Function, [f32; 2], [f32; 2]); 8] = [
+        ("atan2", Tensor::atan2, [0.0, 0.0], [0.0, 0.0]),
+        ("hypot", Tensor::hypot, [0.0, 0.0], [0.0, 0.0]),
+        ("atan2", Tensor::atan2, [0.0, 1e-30], [1e30, 0.0]),
+        ("atan2", Tensor::atan2, [3e25, 4e25], [1.6e-26, -1.2e-26]),
+        ("hypot", Tensor::hypot, [3e30, -4e30], [0.6, -0.8]),
+        ("hypot", Tensor::hypot, [0.0, -2.0], [0.0, -1.0]),
+        ("logaddexp", Tensor::logaddexp, [500.0, 500.0], [0.5, 0.5]),
+        ("logaddexp", Tensor::logaddexp, [f32::NEG_INFINITY, -3e4], [0.0, 1.0]),
+    ];
+    for device in devices() {
+        for (name, function, at, expected) in cases {
+            let [a, b] = at.map(|v| Tensor::from_slice(&[v], [1], &device).unwrap());
+            a.set_requires_grad(true).unwrap();
+            b.set_requires_grad(true).unwrap();
+            function(&a, &b).unwrap().sum(()).unwrap().backward().unwrap();
+            let found = [&a, &b].map(|t| t.grad().unwrap().to_scalar::<f32>().unwrap());
+            for (found, expected) in found.into_iter().zip(expected) {
+                assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{name} at {at:?}: {found:e}");
+            }
+        }
+        let whole = Tensor::ones([2], DType::I64, &device).unwrap();
+        assert!(matches!(whole.atan2(&whole), Err(Error::Unsupported { op: "atan2", .. })));
+        assert!(matches!(whole.hypot_scalar(1.0), Err(Error::Unsupported { op: "hypot", .. })));
     }
 }
 
@@ -124,11 +196,12 @@ fn arithmetic_of_bytes_is_that_of_wide_integers_cut_to_their_low_byte() {
         let a = Tensor::from_slice(&all, [256, 1], &device).unwrap();
         let b = Tensor::from_slice(&all, [1, 256], &device).unwrap();
         let wide = |x: &Tensor| x.to_dtype(DType::I64).unwrap();
-        let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 10] = [
+        let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 11] = [
             Tensor::add,
             Tensor::sub,
             Tensor::mul,
             Tensor::div,
+            Tensor::remainder,
             Tensor::pow,
             Tensor::maximum,
             Tensor::minimum,

@@ -11,10 +11,11 @@
 //! Parameters are numbers: fields of the variant, and `s[0]`, `s[1]`, .. in the C++ expression. A function of one number that has
 //! parameters is a `move` closure. A function that has parameters, or checks of its own, writes its methods itself.
 
+use std::f64::consts::{LN_2, LOG2_E, LOG10_E};
 use std::hint::select_unpredictable;
 
 use super::table::functions;
-use crate::device::cpu::math::{self, gamma};
+use crate::device::cpu::math::{self, angles, gamma, hyperbolic};
 use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::simd;
@@ -94,6 +95,24 @@ functions! {
         derivative(Input): (|x, d| x.exp() * d, "exp_(x) * d"),
     }
 
+    /// `2^x`. For floats.
+    exp2, exp2_into => Exp2 {
+        floats: (|x| x.exp2(), "exp2_(x)"),
+        derivative(Output): (|y, d| y * (R::c(LN_2) * d), "y * ((R)0.69314718055994530942 * d)"),
+    }
+
+    /// The logarithm to the base 2. For floats.
+    log2, log2_into => Log2 {
+        floats: (|x| x.log2(), "log2_(x)"),
+        derivative(Input): (|x, d| d / x * R::c(LOG2_E), "d / x * (R)1.44269504088896340736"),
+    }
+
+    /// The logarithm to the base 10. For floats.
+    log10, log10_into => Log10 {
+        floats: (|x| x.log10(), "log10_(x)"),
+        derivative(Input): (|x, d| d / x * R::c(LOG10_E), "d / x * (R)0.43429448190325182765"),
+    }
+
     /// The square root. For floats.
     sqrt, sqrt_into => Sqrt {
         floats: (|x| x.sqrt(), "sqrt_(x)"),
@@ -129,6 +148,73 @@ functions! {
     cos, cos_into => Cos {
         floats(slices): (R::cosines, "cos_(x)"),
         derivative(Input)(slices): (cosine_slopes, "-sin_(x) * d"),
+    }
+
+    /// The tangent. For floats.
+    tan, tan_into => Tan {
+        floats(slices): (R::tangents, "tan_(x)"),
+        derivative(Output): (|y, d| (R::ONE + y * y) * d, "((R)1 + y * y) * d"),
+    }
+
+    /// The inverse sine, from -pi/2 to pi/2; NaN beyond -1 and 1. For floats.
+    asin, asin_into => Asin {
+        floats: (|x| angles::asin(x), "asin_(x)"),
+        derivative(Input): (|x, d| d / angles::other_side(x), "d / other_side(x)"),
+    }
+
+    /// The inverse cosine, from 0 to pi; NaN beyond -1 and 1. For floats.
+    acos, acos_into => Acos {
+        floats: (|x| angles::acos(x), "acos_(x)"),
+        derivative(Input): (|x, d| -d / angles::other_side(x), "-d / other_side(x)"),
+    }
+
+    /// The inverse tangent, from -pi/2 to pi/2. For the angle of two numbers, see [`Tensor::atan2`](crate::tensor::Tensor::atan2).
+    /// For floats.
+    atan, atan_into => Atan {
+        floats: (|x| angles::atan(x), "atan_(x)"),
+        derivative(Input): (
+            |x, d| select_unpredictable(x.abs() > R::c(1e9), d / x / x, d / (R::ONE + x * x)),
+            "abs_(x) > (R)1e9 ? d / x / x : d / ((R)1 + x * x)"
+        ),
+    }
+
+    /// The hyperbolic sine. For floats.
+    sinh, sinh_into => Sinh {
+        floats: (|x| hyperbolic::sinh(x), "sinh_(x)"),
+        derivative(Input): (|x, d| hyperbolic::cosh(x) * d, "cosh_(x) * d"),
+    }
+
+    /// The hyperbolic cosine. For floats.
+    cosh, cosh_into => Cosh {
+        floats: (|x| hyperbolic::cosh(x), "cosh_(x)"),
+        derivative(Input): (|x, d| hyperbolic::sinh(x) * d, "sinh_(x) * d"),
+    }
+
+    /// The inverse of [`Tensor::sinh`](crate::tensor::Tensor::sinh). For floats.
+    asinh, asinh_into => Asinh {
+        floats: (|x| hyperbolic::asinh(x), "asinh_(x)"),
+        derivative(Input): (
+            |x, d| d / select_unpredictable(x.abs() > R::c(1e9), x.abs(), (x * x + R::ONE).sqrt()),
+            "d / (abs_(x) > (R)1e9 ? abs_(x) : sqrt_(x * x + (R)1))"
+        ),
+    }
+
+    /// The inverse of [`Tensor::cosh`](crate::tensor::Tensor::cosh), from 0 on; NaN below 1. For floats.
+    acosh, acosh_into => Acosh {
+        floats: (|x| hyperbolic::acosh(x), "acosh_(x)"),
+        derivative(Input): (
+            |x, d| d / ((x - R::ONE).sqrt() * (x + R::ONE).sqrt()),
+            "d / (sqrt_(x - (R)1) * sqrt_(x + (R)1))"
+        ),
+    }
+
+    /// The inverse of [`Tensor::tanh`](crate::tensor::Tensor::tanh); infinite at -1 and 1, NaN beyond. For floats.
+    atanh, atanh_into => Atanh {
+        floats: (|x| hyperbolic::atanh(x), "atanh_(x)"),
+        derivative(Input): (
+            |x, d| d / ((R::ONE - x) * (R::ONE + x)),
+            "d / (((R)1 - x) * ((R)1 + x))"
+        ),
     }
 
     /// The hyperbolic tangent. For floats.
@@ -181,6 +267,43 @@ functions! {
         derivative(Input): (|x, d| x.sigmoid() * d, "logistic(x) * d"),
     }
 
+    /// `ln(sigmoid(x))`, exact also where the sigmoid is 0 or 1: `F.logsigmoid` in PyTorch. For floats.
+    log_sigmoid, log_sigmoid_into => LogSigmoid {
+        floats: (
+            |x| -((-x).relu() + (-x.abs()).exp().log1p()),
+            "-(relu_(-x) + log1p_(exp_(-abs_(x))))"
+        ),
+        derivative(Input): (|x, d| (-x).sigmoid() * d, "logistic(-x) * d"),
+    }
+
+    /// `x * tanh(softplus(x))` (Misra, 2019). For floats.
+    mish, mish_into => Mish {
+        floats: (|x| mish(x), "mish_(x)"),
+        derivative(Input): (|x, d| mish_derivative(x) * d, "mish_derivative(x) * d"),
+    }
+
+    /// `x * hardsigmoid(x)`, which is 0 below -3 and `x` above 3 (Howard et al., ICCV 2019). For floats.
+    hardswish, hardswish_into => Hardswish {
+        floats: (|x| x * bounded(x + R::c(3.0), 6.0) / R::c(6.0), "x * clamp_(x + (R)3, (R)0, (R)6) / (R)6"),
+        derivative(Input): (
+            |x, d| {
+                let inside = (x / R::c(3.0) + R::c(0.5)) * d;
+                let above = select_unpredictable(x >= R::c(3.0), d, inside);
+                select_unpredictable(x <= R::c(-3.0), R::ZERO, above)
+            },
+            "x <= (R)-3 ? (R)0 : x >= (R)3 ? d : (x / (R)3 + (R)0.5) * d"
+        ),
+    }
+
+    /// `min(max(x + 3, 0), 6) / 6`. For floats.
+    hardsigmoid, hardsigmoid_into => Hardsigmoid {
+        floats: (|x| bounded(x + R::c(3.0), 6.0) / R::c(6.0), "clamp_(x + (R)3, (R)0, (R)6) / (R)6"),
+        derivative(Input): (
+            |x, d| select_unpredictable((x > R::c(-3.0)) & (x < R::c(3.0)), d / R::c(6.0), R::ZERO),
+            "x > (R)-3 && x < (R)3 ? d / (R)6 : (R)0"
+        ),
+    }
+
     /// The error function. For floats.
     erf, erf_into => Erf {
         floats: (|x| x.erf(), "erf_(x)"),
@@ -220,6 +343,12 @@ functions! {
     /// The nearest whole number; halves are rounded to even. The gradient is 0. For floats and integers.
     round, round_into => Round {
         floats: (|x| x.round_ties_even(), "round_(x)"),
+        integers: (|x| x, "x"),
+    }
+
+    /// The whole number towards 0. The gradient is 0. For floats and integers.
+    trunc, trunc_into => Trunc {
+        floats: (|x| x.trunc(), "trunc_(x)"),
         integers: (|x| x, "x"),
     }
 
@@ -267,6 +396,37 @@ functions! {
             "x > (R)s[0] && x < (R)s[1] ? d : (R)0"
         ),
     }
+}
+
+/// `min(max(x, 0), most)`; NaN stays NaN. Without branches, so that the loop becomes SIMD code.
+#[inline(always)]
+fn bounded<R: Real>(x: R, most: f64) -> R {
+    let above = select_unpredictable(x < R::ZERO, R::ZERO, x);
+    select_unpredictable(above > R::c(most), R::c(most), above)
+}
+
+/// `tanh(softplus(x))` is `n / (n + 2)` for `e = e^x` and `n = e (e + 2)`. From this number on, it rounds to 1.
+const MISH_IS_LINEAR: f64 = 20.0;
+
+#[inline(always)]
+fn mish_power<R: Real>(x: R) -> R {
+    select_unpredictable(x > R::c(MISH_IS_LINEAR), R::c(MISH_IS_LINEAR), x).exp()
+}
+
+#[inline(always)]
+fn mish<R: Real>(x: R) -> R {
+    let e = mish_power(x);
+    let n = e * (e + R::c(2.0));
+    x * (n / (n + R::c(2.0)))
+}
+
+#[inline(always)]
+fn mish_derivative<R: Real>(x: R) -> R {
+    // tanh(s) + x sigmoid(x) (1 - tanh(s)^2), where 1 - tanh(s)^2 = 4 (1 + e)^2 / (n + 2)^2
+    let e = mish_power(x);
+    let n = e * (e + R::c(2.0));
+    let below = n + R::c(2.0);
+    n / below + x * (R::c(4.0) * e * (R::ONE + e) / (below * below))
 }
 
 // In loops of their own, which look at some numbers first, or compute those of 16 bits otherwise.

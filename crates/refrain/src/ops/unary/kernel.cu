@@ -1,6 +1,14 @@
 // Unary functions and their derivatives. FUNCTION: an expression of x and, of a derivative, of the gradient d; a
 // derivative that is computed from the result has that as y. The scalars are s, and R is the arithmetic.
 
+#define NAMED(NAME) \
+    DEVICE float NAME##_(float x) { return NAME##f(x); } \
+    DEVICE double NAME##_(double x) { return NAME(x); }
+NAMED(exp2) NAMED(log2) NAMED(log10) NAMED(trunc)
+NAMED(tan) NAMED(asin) NAMED(acos) NAMED(atan)
+NAMED(sinh) NAMED(cosh) NAMED(asinh) NAMED(acosh) NAMED(atanh)
+#undef NAMED
+
 template <typename R> DEVICE R clamp_(R x, R low, R high) { return x < low ? low : x > high ? high : x; }
 template <typename R> DEVICE R gelu_tanh_derivative(R x) {
     R s = logistic(gelu_logit(x));
@@ -12,6 +20,19 @@ template <typename R> DEVICE R gelu_tanh_derivative(R x) {
 template <typename R> DEVICE R silu_derivative(R x) {
     R s = logistic(x);
     return s * ((R)1 + x * ((R)1 - s));
+}
+
+// sqrt(1 - x^2)
+template <typename R> DEVICE R other_side(R x) { return sqrt_(((R)1 - x) * ((R)1 + x)); }
+// tanh(softplus(x)) is n / (n + 2) for e = e^x and n = e (e + 2). From 20 on, it rounds to 1.
+template <typename R> DEVICE R mish_power(R x) { return exp_(x > (R)20 ? (R)20 : x); }
+template <typename R> DEVICE R mish_(R x) {
+    R e = mish_power(x), n = e * (e + (R)2);
+    return x * (n / (n + (R)2));
+}
+template <typename R> DEVICE R mish_derivative(R x) {
+    R e = mish_power(x), n = e * (e + (R)2), below = n + (R)2;
+    return n / below + x * ((R)4 * e * ((R)1 + e) / (below * below));
 }
 
 // The logarithm of the gamma function and its derivatives, in f64: Stirling's series from 10 on, recurrences below, and reflection

@@ -6,7 +6,7 @@ mod table;
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 
 use crate::autograd::{Gradients, Saves};
-use crate::device::cpu::narrow::{DOWN, HalfLoops, NEAREST, UP};
+use crate::device::cpu::narrow::{DOWN, HalfLoops, NEAREST, TOWARDS_0, UP};
 use crate::device::cpu::numeric::{Real, nearest};
 use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
@@ -55,6 +55,7 @@ impl FloatRows for Unary {
             Unary::Floor => functions::whole_halves::<L, DOWN>(loops, x, y),
             Unary::Ceil => functions::whole_halves::<L, UP>(loops, x, y),
             Unary::Round => functions::whole_halves::<L, NEAREST>(loops, x, y),
+            Unary::Trunc => functions::whole_halves::<L, TOWARDS_0>(loops, x, y),
             _ => self.floats_of_halves::<f32, L>(loops, x, y),
         }
     }
@@ -86,7 +87,10 @@ impl Op for Unary {
     }
 
     fn streams(&self) -> bool {
-        use Unary::{Abs, Ceil, Clamp, Floor, LeakyRelu, Neg, Reciprocal, Relu, Round, Sign, Square};
+        use Unary::{
+            Abs, Ceil, Clamp, Floor, Hardsigmoid, Hardswish, LeakyRelu, Neg, Reciprocal, Relu, Round, Sign,
+            Square, Trunc,
+        };
         matches!(
             self,
             Neg | Abs
@@ -97,6 +101,9 @@ impl Op for Unary {
                 | Floor
                 | Ceil
                 | Round
+                | Trunc
+                | Hardswish
+                | Hardsigmoid
                 | LeakyRelu { .. }
                 | Clamp { .. }
         )

@@ -8,7 +8,7 @@ fn gradients_agree_with_finite_differences() {
     for device in devices() {
         let x = Tensor::from_slice(&[0.3f64, 1.7, 0.9, 2.2, 0.05, 1.1], [2, 3], &device).unwrap();
         x.set_requires_grad(true).unwrap();
-        let functions: [fn(&Tensor) -> refrain::Result<Tensor>; 26] = [
+        let functions: [fn(&Tensor) -> refrain::Result<Tensor>; 45] = [
             Tensor::neg,
             Tensor::abs,
             Tensor::exp,
@@ -31,6 +31,25 @@ fn gradients_agree_with_finite_differences() {
             Tensor::lgamma,
             Tensor::digamma,
             Tensor::softplus,
+            Tensor::exp2,
+            Tensor::log2,
+            Tensor::log10,
+            |x| x.sub_scalar(1.0)?.tan(),
+            |x| x.mul_scalar(0.4)?.asin(),
+            |x| x.mul_scalar(-0.4)?.acos(),
+            Tensor::atan,
+            |x| x.sub_scalar(1.0)?.sinh(),
+            |x| x.sub_scalar(1.0)?.cosh(),
+            |x| x.sub_scalar(1.0)?.asinh(),
+            |x| x.add_scalar(1.2)?.acosh(),
+            |x| x.mul_scalar(-0.4)?.atanh(),
+            |x| x.sub_scalar(1.0)?.log_sigmoid(),
+            |x| x.sub_scalar(1.0)?.mish(),
+            |x| x.sub_scalar(1.0)?.hardswish(),
+            |x| x.mul_scalar(4.0)?.sub_scalar(5.1)?.hardswish(),
+            |x| x.mul_scalar(4.0)?.sub_scalar(5.1)?.hardsigmoid(),
+            |x| x.sub_scalar(1.0)?.selu(),
+            |x| x.sub_scalar(1.0)?.nan_to_num(0.0, 1.0, -1.0),
             |x| x.sub_scalar(1.0)?.elu(0.7),
             |x| x.sub_scalar(1.0)?.leaky_relu(0.3),
             |x| x.clamp(0.2, 2.0),
@@ -39,6 +58,32 @@ fn gradients_agree_with_finite_differences() {
         for (i, f) in functions.into_iter().enumerate() {
             gradcheck(|t| f(&t[0]), std::slice::from_ref(&x), 1e-6)
                 .unwrap_or_else(|e| panic!("function {i}: {e}"));
+        }
+    }
+}
+
+/// Where a square, a power or an infinity on the way would make them 0 or NaN.
+#[test]
+fn gradients_of_large_numbers_are_finite_and_exact() {
+    type Function = fn(&Tensor) -> refrain::Result<Tensor>;
+    let cases: [(&str, Function, f32, f32); 8] = [
+        ("atan", Tensor::atan, 1e18, 1e-16),
+        ("asinh", Tensor::asinh, -3e20, 1e20 / 3e20),
+        ("acosh", Tensor::acosh, 3e20, 1e20 / 3e20),
+        ("mish", Tensor::mish, 100.0, 1e20),
+        ("mish", Tensor::mish, -200.0, 0.0),
+        ("log_sigmoid", Tensor::log_sigmoid, -200.0, 1e20),
+        ("exp2", Tensor::exp2, -149.0, 0.0),
+        ("log2", Tensor::log2, 1e-30, f32::INFINITY),
+    ];
+    for device in devices() {
+        for (name, function, at, expected) in cases {
+            let x = Tensor::from_slice(&[at], [1], &device).unwrap();
+            x.set_requires_grad(true).unwrap();
+            function(&x).unwrap().mul_scalar(1e20).unwrap().sum(()).unwrap().backward().unwrap();
+            let found = x.grad().unwrap().to_scalar::<f32>().unwrap();
+            let close = (found - expected).abs() <= 1e-5 * expected.abs() + 1e-19 || found == expected;
+            assert!(close, "{name} at {at:e}: {found:e}, not {expected:e}");
         }
     }
 }
@@ -151,6 +196,7 @@ fn whole_numbers_and_extremes_of_halves_have_the_bits_of_those_of_f32() {
             ("floor", &Tensor::floor as &dyn Fn(&Tensor) -> refrain::Result<Tensor>),
             ("ceil", &Tensor::ceil),
             ("round", &Tensor::round),
+            ("trunc", &Tensor::trunc),
             ("maximum", &|x| x.maximum(&others.to_dtype(x.dtype())?)),
             ("minimum", &|x| x.minimum(&others.to_dtype(x.dtype())?)),
             ("minimum of neighbours", &|x| x.narrow(0, 1, 65_535)?.minimum(&x.narrow(0, 0, 65_535)?)),
@@ -171,8 +217,12 @@ fn whole_numbers_and_extremes_of_halves_have_the_bits_of_those_of_f32() {
 /// Computed in registers or in passes, in rows of any length.
 #[test]
 fn functions_of_halves_are_those_of_f32_rounded_once() {
-    let functions: [fn(&Tensor) -> refrain::Result<Tensor>; 9] = [
+    let functions: [fn(&Tensor) -> refrain::Result<Tensor>; 13] = [
         Tensor::tanh,
+        Tensor::tan,
+        Tensor::atan,
+        Tensor::mish,
+        |x| x.remainder_scalar(0.625),
         Tensor::gelu,
         Tensor::softplus,
         Tensor::erf,

@@ -1,6 +1,6 @@
 //! The same functions for `f64`, also without branches and calls. Only `sin` and `cos` of single numbers call `libm`.
 
-pub use libm::{cos, sin};
+pub use libm::{cos, sin, tan};
 use pulp::Simd;
 
 use super::super::simd::simd;
@@ -35,6 +35,16 @@ const EXP: [f64; 10] = [
     2.510_038_549_551_032e-8,
 ];
 
+/// `e^r 2^n` for `|r| <= ln(2) / 2`, from the sum `t` of `n` and [`ROUND`]. `n` is between -1076 and 1024.
+#[inline(always)]
+fn exp_of_parts(r: f64, t: f64) -> f64 {
+    let p = (r * r).mul_add(polynomial(r, EXP), r) + 1.0;
+    // 2^n in two factors, because it may be subnormal or infinite.
+    let n = (t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64);
+    let half = n >> 1;
+    p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
 /// `e^(x + low)`, where `low` is small beside `x`.
 #[inline(always)]
 fn exp_of_sum(x: f64, low: f64) -> f64 {
@@ -43,18 +53,23 @@ fn exp_of_sum(x: f64, low: f64) -> f64 {
     let x = if x > 710.0 { 710.0 } else { x };
     let t = x.mul_add(LOG2_E, ROUND);
     let n = t - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x)) + low;
-    let p = (r * r).mul_add(polynomial(r, EXP), r) + 1.0;
-    // 2^n in two factors, because n is between -1076 and 1024.
-    let n = (t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64);
-    let half = n >> 1;
-    p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    exp_of_parts(n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x)) + low, t)
 }
 
 /// `e^x`.
 #[inline(always)]
 pub fn exp(x: f64) -> f64 {
     exp_of_sum(x, 0.0)
+}
+
+/// `2^x`.
+#[inline(always)]
+pub fn exp2(x: f64) -> f64 {
+    // Beyond these bounds the result is 0 or infinite, and it is so at the bounds.
+    let x = if x < -1075.0 { -1075.0 } else { x };
+    let x = if x > 1024.0 { 1024.0 } else { x };
+    let t = x + ROUND;
+    exp_of_parts((x - (t - ROUND)) * std::f64::consts::LN_2, t)
 }
 
 /// `e^x` for `|x| <= 700`.
@@ -71,17 +86,23 @@ fn exp_of_moderate(x: f64) -> f64 {
 /// `e^x - 1`, exact also for small `x`.
 #[inline(always)]
 pub fn expm1(x: f64) -> f64 {
-    // Below, the result rounds to -1.
-    let bounded = if x < -40.0 { -40.0 } else { x };
-    let bounded = if bounded > 710.0 { 710.0 } else { bounded };
-    let t = bounded.mul_add(LOG2_E, ROUND);
-    let n = t - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, bounded));
-    let p = (r * r).mul_add(polynomial(r, EXP), r);
-    // Half of 2^n, which is finite.
-    let half = power_of_two((t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64).wrapping_sub(1));
-    let y = 2.0 * (half * p + (half - 0.5));
+    let y = 2.0 * half_expm1(x);
     if x.abs() < 2e-17 { x } else { y }
+}
+
+/// `(e^x - 1) / 2`, which is finite also where `e^x` is not, for `x` that is not subnormal.
+#[inline(always)]
+pub fn half_expm1(x: f64) -> f64 {
+    // Below, the result rounds to -1/2; above, it is infinite.
+    let x = if x < -40.0 { -40.0 } else { x };
+    let x = if x > 710.5 { 710.5 } else { x };
+    let t = x.mul_add(LOG2_E, ROUND);
+    let n = t - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
+    let p = (r * r).mul_add(polynomial(r, EXP), r);
+    // A quarter of 2^n, which is finite.
+    let quarter = power_of_two((t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64).wrapping_sub(2));
+    2.0 * (quarter * p + (quarter - 0.25))
 }
 
 /// `e^x` for each lane.
@@ -126,14 +147,20 @@ fn normal_exponent_and_rest(x: f64) -> [f64; 2] {
     [e, f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle))]
 }
 
+/// `ln(m) - f` for `f = m - 1`, less what `below` adds to it, with `m` from `sqrt(1/2)` to `sqrt(2)`.
+#[inline(always)]
+fn log_below(f: f64, below: f64) -> f64 {
+    let s = f / (2.0 + f);
+    let z = s * s;
+    // ln(1 + f) = 2 s + s z p, and 2 s = f - s f.
+    s * (f - z * polynomial(z, LOG)) - below
+}
+
 /// The natural logarithm of `m 2^e`, with `m` from `sqrt(1/2)` to `sqrt(2)`.
 #[inline(always)]
 fn log_of_product([e, m]: [f64; 2]) -> f64 {
     let f = m - 1.0;
-    let s = f / (2.0 + f);
-    let z = s * s;
-    // ln(1 + f) = 2 s + s z p, and 2 s = f - s f.
-    e * LN_2_HIGH + (f - (s * (f - z * polynomial(z, LOG)) - e * LN_2_LOW))
+    e * LN_2_HIGH + (f - log_below(f, e * LN_2_LOW))
 }
 
 /// The natural logarithm of a number above 0 that is neither subnormal nor infinite.
@@ -142,13 +169,38 @@ pub fn log_of_normal(x: f64) -> f64 {
     log_of_product(normal_exponent_and_rest(x))
 }
 
-/// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
+/// The logarithm of `x` where it is not `y`: negative numbers give NaN, zeros negative infinity.
 #[inline(always)]
-pub fn log(x: f64) -> f64 {
-    let y = log_of_product(exponent_and_rest(x));
+fn log_or_special(x: f64, y: f64) -> f64 {
     let y = if x == f64::INFINITY { x } else { y };
     let y = if x == 0.0 { f64::NEG_INFINITY } else { y };
     if x >= 0.0 { y } else { f64::NAN }
+}
+
+/// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
+#[inline(always)]
+pub fn log(x: f64) -> f64 {
+    log_or_special(x, log_of_product(exponent_and_rest(x)))
+}
+
+/// The logarithm to the base 2, exact for its powers.
+#[inline(always)]
+pub fn log2(x: f64) -> f64 {
+    let [e, m] = exponent_and_rest(x);
+    let f = m - 1.0;
+    log_or_special(x, (f - log_below(f, 0.0)).mul_add(LOG2_E, e))
+}
+
+/// The logarithm to the base 10.
+#[inline(always)]
+pub fn log10(x: f64) -> f64 {
+    /// log10(2) in two parts. The first has so few bits that its product with an exponent is exact.
+    const LOG10_2_HIGH: f64 = 0.301_029_995_663_157;
+    const LOG10_2_LOW: f64 = 8.241_712_586_023_572e-13;
+    let [e, m] = exponent_and_rest(x);
+    let f = m - 1.0;
+    let small = (f - log_below(f, 0.0)).mul_add(std::f64::consts::LOG10_E, e * LOG10_2_LOW);
+    log_or_special(x, e.mul_add(LOG10_2_HIGH, small))
 }
 
 /// The product of two numbers, and what its rounding left out.
@@ -326,7 +378,8 @@ const MOST: f64 = 1e6;
 pub(super) fn quarters(x: f64) -> (f64, u64) {
     let t = x * std::f64::consts::FRAC_2_PI + ROUND;
     let n = t - ROUND;
-    (x - n * HALF_PI[0] - n * HALF_PI[1] - n * HALF_PI[2], t.to_bits())
+    let r = n.mul_add(-HALF_PI[1], n.mul_add(-HALF_PI[0], x));
+    (n.mul_add(-HALF_PI[2], r), t.to_bits())
 }
 
 /// The sine in quarter `n` of a turn, from the sine and the cosine in the first.
@@ -334,6 +387,13 @@ pub(super) fn quarters(x: f64) -> (f64, u64) {
 pub(super) fn of_quarter(n: u64, sine: f64, cosine: f64) -> f64 {
     let size = if n & 1 == 0 { sine } else { cosine };
     f64::from_bits(size.to_bits() ^ (n & 2) << 62)
+}
+
+/// The tangent in quarter `n` of a turn, from the sine and the cosine in the first.
+#[inline(always)]
+pub(super) fn tangent_of_quarter(n: u64, sine: f64, cosine: f64) -> f64 {
+    let (above, below) = if n & 1 == 0 { (sine, cosine) } else { (-cosine, sine) };
+    above / below
 }
 
 /// `y[i] = near(x[i])`, but `far` for numbers beyond what [`quarters`] takes.
@@ -377,6 +437,21 @@ pub fn cosines(x: &[f64], y: &mut [f64]) {
     );
 }
 
+/// `y[i] = tan(x[i])`
+pub fn tangents(x: &[f64], y: &mut [f64]) {
+    by_quarters(
+        x,
+        y,
+        #[inline(always)]
+        |x| {
+            let (r, n) = quarters(x);
+            let [sine, cosine] = sine_and_cosine_near_0(r);
+            tangent_of_quarter(n, sine, cosine)
+        },
+        tan,
+    );
+}
+
 /// The sine of `x` plus `more` quarters of a turn, for `|x| <= 10^6`.
 #[inline(always)]
 fn quarter_wave(x: f64, more: u64) -> f64 {
@@ -387,12 +462,41 @@ fn quarter_wave(x: f64, more: u64) -> f64 {
 /// The sine of `r` plus `n` quarters of a turn, for `|r| <= pi / 4`.
 #[inline(always)]
 fn wave(r: f64, n: u64) -> f64 {
+    let [sine, cosine] = sine_and_cosine_near_0(r);
+    of_quarter(n, sine, cosine)
+}
+
+/// The sine and the cosine of `|r| <= pi / 4`.
+#[inline(always)]
+fn sine_and_cosine_near_0(r: f64) -> [f64; 2] {
     let z = r * r;
     // Of the absolute value, so that the sign of zero stays.
     let a = r.abs();
-    let sine = (a + a * z * polynomial(z, SIN)).copysign(r);
-    let cosine = 1.0 - 0.5 * z + z * z * polynomial(z, COS);
-    of_quarter(n, sine, cosine)
+    [(a + a * z * polynomial(z, SIN)).copysign(r), 1.0 - 0.5 * z + z * z * polynomial(z, COS)]
+}
+
+/// The inverse tangent of `|x| <= tan(pi / 8)`.
+#[inline(always)]
+pub fn atan_near_0(x: f64) -> f64 {
+    // (atan(x) / x - 1) / x^2 in x^2
+    let z = x * x;
+    let p = polynomial_by_pairs(
+        z,
+        [
+            -0.333_333_333_333_332,
+            0.199_999_999_999_536_62,
+            -0.142_857_142_802_039_5,
+            0.111_111_107_838_103_13,
+            -0.090_908_977_669_591_7,
+            0.076_920_603_597_617_7,
+            -0.066_631_054_345_938_77,
+            0.058_478_972_545_868_13,
+            -0.050_393_302_800_989_68,
+            0.038_064_942_659_647_836,
+            -0.017_907_332_030_918_48,
+        ],
+    );
+    x + x * (z * p)
 }
 
 /// The sine and the cosine of `x`, for `|x| <= 10^6`.

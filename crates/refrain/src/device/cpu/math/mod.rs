@@ -8,10 +8,13 @@
 //!
 //! The polynomials are minimax fits (Remez exchange) of the functions in the comments.
 //!
-//! The functions for `f64` are in [`f64`](self::f64). Those of [`gamma`] are computed in `f64` for every dtype.
+//! The functions for `f64` are in [`f64`](self::f64). Those of [`angles`] and [`hyperbolic`] are written once for both, in terms of
+//! these. Those of [`gamma`] are computed in `f64` for every dtype.
 
+pub mod angles;
 pub mod f64;
 pub mod gamma;
+pub mod hyperbolic;
 mod polynomials;
 #[cfg(test)]
 mod tests;
@@ -45,6 +48,16 @@ fn clamp(x: f32, low: f32, high: f32) -> f32 {
 /// `(e^r - 1 - r) / r^2` for `|r| <= ln(2) / 2`.
 const EXP: [f32; 5] = [0.5, 0.166_665_18, 0.041_666_204, 0.008_368_953, 0.001_395_058_6];
 
+/// `e^r 2^n` for `|r| <= ln(2) / 2`, from the sum `t` of `n` and [`ROUND`]. `n` is between -150 and 128.
+#[inline(always)]
+fn exp_of_parts(r: f32, t: f32) -> f32 {
+    let p = (r * r).mul_add(polynomial(r, EXP), r) + 1.0;
+    // 2^n in two factors, because it may be subnormal or infinite.
+    let n = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = n >> 1;
+    p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
 /// `e^x`.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
@@ -52,12 +65,16 @@ pub fn exp(x: f32) -> f32 {
     let x = clamp(x, -104.0, 89.0);
     let t = x.mul_add(LOG2_E, ROUND);
     let n = t - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
-    let p = (r * r).mul_add(polynomial(r, EXP), r) + 1.0;
-    // 2^n in two factors, because n is between -150 and 128.
-    let n = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-    let half = n >> 1;
-    p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    exp_of_parts(n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x)), t)
+}
+
+/// `2^x`.
+#[inline(always)]
+pub fn exp2(x: f32) -> f32 {
+    // Beyond these bounds the result is 0 or infinite, and it is so at the bounds.
+    let x = clamp(x, -150.0, 128.0);
+    let t = x + ROUND;
+    exp_of_parts((x - (t - ROUND)) * std::f32::consts::LN_2, t)
 }
 
 /// `e^x` for `|x| <= 80`.
@@ -74,16 +91,22 @@ fn exp_of_moderate(x: f32) -> f32 {
 /// `e^x - 1`, exact also for small `x`.
 #[inline(always)]
 pub fn expm1(x: f32) -> f32 {
-    // Below, the result rounds to -1.
-    let bounded = clamp(x, -18.0, 89.0);
-    let t = bounded.mul_add(LOG2_E, ROUND);
-    let n = t - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, bounded));
-    let p = (r * r).mul_add(polynomial(r, EXP), r);
-    // Half of 2^n, which is finite.
-    let half = power_of_two((t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32).wrapping_sub(1));
-    let y = 2.0 * (half * p + (half - 0.5));
+    let y = 2.0 * half_expm1(x);
     if x.abs() < 1e-8 { x } else { y }
+}
+
+/// `(e^x - 1) / 2`, which is finite also where `e^x` is not, for `x` that is not subnormal.
+#[inline(always)]
+pub fn half_expm1(x: f32) -> f32 {
+    // Below, the result rounds to -1/2; above, it is infinite.
+    let x = clamp(x, -18.0, 89.5);
+    let t = x.mul_add(LOG2_E, ROUND);
+    let n = t - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
+    let p = (r * r).mul_add(polynomial(r, EXP), r);
+    // A quarter of 2^n, which is finite.
+    let quarter = power_of_two((t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32).wrapping_sub(2));
+    2.0 * (quarter * p + (quarter - 0.25))
 }
 
 /// `e^x` for each lane, for `x` up to 88, with fused multiply-adds if available. 0 if the result is subnormal.
@@ -108,20 +131,22 @@ pub(super) fn exp_vectors<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.select_f32s(tiny, splat(0.0), y)
 }
 
-/// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
+/// `e` and `m` of `x = m 2^e`, with `m` from `sqrt(1/2)` to `sqrt(2)`.
 #[inline(always)]
-pub fn log(x: f32) -> f32 {
+fn exponent_and_rest(x: f32) -> [f32; 2] {
     // Subnormal numbers are first scaled to normal ones.
     let small = x < f32::MIN_POSITIVE;
     let scaled = if small { x * 8_388_608.0 } else { x };
     let shift = if small { -23.0 } else { 0.0 };
-    // scaled = m 2^e with m from sqrt(1/2) to sqrt(2).
     let bits = scaled.to_bits().wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
     let e = (bits as i32 >> 23) as f32 + shift;
-    let m = f32::from_bits((bits & 0x007f_ffff) + std::f32::consts::FRAC_1_SQRT_2.to_bits());
-    let f = m - 1.0;
-    // (ln(1 + f) - f + f^2 / 2) / f^3.
-    let p = polynomial_by_pairs(
+    [e, f32::from_bits((bits & 0x007f_ffff) + std::f32::consts::FRAC_1_SQRT_2.to_bits())]
+}
+
+/// `(ln(1 + f) - f + f^2 / 2) / f^3`, for `1 + f` from `sqrt(1/2)` to `sqrt(2)`.
+#[inline(always)]
+fn log_polynomial(f: f32) -> f32 {
+    polynomial_by_pairs(
         f,
         [
             0.333_333_17,
@@ -133,13 +158,60 @@ pub fn log(x: f32) -> f32 {
             0.128_859_42,
             -0.078_601_9,
         ],
-    );
-    let z = f * f;
-    let small = e.mul_add(LN_2_LOW, f * z * p);
-    let y = e.mul_add(LN_2_HIGH, f + z.mul_add(-0.5, small));
+    )
+}
+
+/// The logarithm of `x` where it is not `y`: negative numbers give NaN, zeros negative infinity.
+#[inline(always)]
+fn log_or_special(x: f32, y: f32) -> f32 {
     let y = if x == f32::INFINITY { x } else { y };
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
     if x >= 0.0 { y } else { f32::NAN }
+}
+
+/// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
+#[inline(always)]
+pub fn log(x: f32) -> f32 {
+    let [e, m] = exponent_and_rest(x);
+    let f = m - 1.0;
+    let z = f * f;
+    let small = e.mul_add(LN_2_LOW, f * z * log_polynomial(f));
+    log_or_special(x, e.mul_add(LN_2_HIGH, f + z.mul_add(-0.5, small)))
+}
+
+/// The logarithm to the base 2, exact for its powers.
+#[inline(always)]
+pub fn log2(x: f32) -> f32 {
+    let [e, m] = exponent_and_rest(x);
+    log_or_special(x, log_near_1(m).mul_add(LOG2_E, e))
+}
+
+/// The logarithm to the base 10.
+#[inline(always)]
+pub fn log10(x: f32) -> f32 {
+    /// log10(2) in two parts. The first has so few bits that its product with an exponent is exact.
+    const LOG10_2_HIGH: f32 = 1233.0 / 4096.0;
+    const LOG10_2_LOW: f32 = 4.605_039e-6;
+    let [e, m] = exponent_and_rest(x);
+    let small = e.mul_add(LOG10_2_LOW, log_near_1(m) * std::f32::consts::LOG10_E);
+    log_or_special(x, e.mul_add(LOG10_2_HIGH, small))
+}
+
+/// The natural logarithm of a number from `sqrt(1/2)` to `sqrt(2)`.
+#[inline(always)]
+fn log_near_1(m: f32) -> f32 {
+    let f = m - 1.0;
+    let z = f * f;
+    f + z.mul_add(-0.5, f * z * log_polynomial(f))
+}
+
+/// The inverse tangent of `|x| <= tan(pi / 8)`.
+#[inline(always)]
+pub fn atan_near_0(x: f32) -> f32 {
+    // (atan(x) / x - 1) / x^2 in x^2
+    let z = x * x;
+    let p = polynomial(z, [-0.333_333_15, 0.199_984_84, -0.142_437_39, 0.105_951_4, -0.060_811_565]);
+    x + x * (z * p)
 }
 
 /// The hyperbolic tangent.
@@ -345,12 +417,12 @@ fn power_of_e(x: f64) -> f32 {
     (p * scale) as f32
 }
 
-/// The sine, nearly always correctly rounded. For a loop of them, see [`sines`].
+/// The sine, nearly always correctly rounded; [`sines`] are within 1 ulp of it.
 pub fn sin(x: f32) -> f32 {
     libm::sin(f64::from(x)) as f32
 }
 
-/// The cosine, nearly always correctly rounded. For a loop of them, see [`cosines`].
+/// The cosine, nearly always correctly rounded; [`cosines`] are within 1 ulp of it.
 pub fn cos(x: f32) -> f32 {
     libm::cos(f64::from(x)) as f32
 }
@@ -366,6 +438,16 @@ pub fn sines(x: &[f32], y: &mut [f32]) {
     );
 }
 
+/// The tangent, nearly always correctly rounded; [`tangents`] are within 3 ulp of it.
+pub fn tan(x: f32) -> f32 {
+    libm::tan(f64::from(x)) as f32
+}
+
+/// `y[i] = tan(x[i])`
+pub fn tangents(x: &[f32], y: &mut [f32]) {
+    f64::by_quarters(x, y, quarter_tangent, tan);
+}
+
 /// `y[i] = cos(x[i])`
 pub fn cosines(x: &[f32], y: &mut [f32]) {
     f64::by_quarters(
@@ -377,31 +459,43 @@ pub fn cosines(x: &[f32], y: &mut [f32]) {
     );
 }
 
-/// The sine of `x` plus `more` quarters of a turn, for `|x| <= 10^6`, in the arithmetic of f64.
+/// The sine of `x` plus `more` quarters of a turn, for `|x| <= 10^6`.
 #[inline(always)]
-fn quarter_wave(x: f32, more: u64) -> f32 {
-    let (r, n) = f64::quarters(f64::from(x));
-    let z = r * r;
-    // One product, so that the sign of zero stays.
-    let sine = r * (1.0 + z * f64::polynomial(z, SIN));
-    let cosine = 1.0 - 0.5 * z + z * z * f64::polynomial(z, COS);
-    f64::of_quarter(n.wrapping_add(more), sine, cosine) as f32
+fn quarter_wave(x: f32, more: u32) -> f32 {
+    let (sine, cosine, quarter) = in_first_quarter(x);
+    of_quarter(quarter.wrapping_add(more), sine, cosine)
 }
 
-/// `(sin(r) / r - 1) / r^2` in `r^2` for `|r| <= pi / 4`.
-const SIN: [f64; 4] = [
-    -0.166_666_666_638_530_44,
-    0.008_333_331_873_837_089,
-    -0.000_198_400_862_637_554_43,
-    2.724_986_465_513_958_5e-6,
-];
-/// `(cos(r) - 1 + r^2 / 2) / r^4` in `r^2` for `|r| <= pi / 4`.
-const COS: [f64; 4] = [
-    0.041_666_666_664_319_33,
-    -0.001_388_888_767_128_810_8,
-    2.480_059_998_353_171e-5,
-    -2.730_090_816_799_653_7e-7,
-];
+/// The tangent of `x`, for `|x| <= 10^6`.
+#[inline(always)]
+fn quarter_tangent(x: f32) -> f32 {
+    let (sine, cosine, quarter) = in_first_quarter(x);
+    let (above, below) = if quarter & 1 == 0 { (sine, cosine) } else { (-cosine, sine) };
+    above / below
+}
+
+/// The sine and the cosine of how far `x` is from the nearest quarter of a turn, and a number whose lowest bits are those of the number
+/// of that quarter. The distance is computed in f64.
+#[inline(always)]
+fn in_first_quarter(x: f32) -> (f32, f32, u32) {
+    let (r, n) = f64::quarters(f64::from(x));
+    let r = r as f32;
+    // Of the absolute value, so that the sign of zero stays.
+    let (a, z) = (r.abs(), r * r);
+    let sine = a.mul_add(z * polynomial(z, SIN), a).copysign(r);
+    // With what the rounding of 1 - z / 2 leaves out.
+    let half = 0.5 * z;
+    let rounded = 1.0 - half;
+    let cosine = rounded + (z * z).mul_add(polynomial(z, COS), (1.0 - rounded) - half);
+    (sine, cosine, n as u32)
+}
+
+/// The sine in quarter `n` of a turn, from the sine and the cosine in the first.
+#[inline(always)]
+fn of_quarter(n: u32, sine: f32, cosine: f32) -> f32 {
+    let size = if n & 1 == 0 { sine } else { cosine };
+    f32::from_bits(size.to_bits() ^ (n & 2) << 30)
+}
 
 /// The sine of a number of 16 bits plus `more` quarters of a turn, for `|x| <= 2^16`, in the arithmetic of f32: nearly always the one
 /// that is nearest in 16 bits.
@@ -414,17 +508,15 @@ pub(crate) fn quarter_wave_of_half(x: f32, more: u32) -> f32 {
     let r = n.mul_add(-HALF_PI[2], n.mul_add(-HALF_PI[1], r));
     let z = r * r;
     // One product, so that the sign of zero stays.
-    let sine = r * z.mul_add(polynomial(z, HALF_SIN), 1.0);
-    let cosine = (z * z).mul_add(polynomial(z, HALF_COS), z.mul_add(-0.5, 1.0));
-    let quarter = t.to_bits().wrapping_add(more);
-    let size = if quarter & 1 == 0 { sine } else { cosine };
-    f32::from_bits(size.to_bits() ^ (quarter & 2) << 30)
+    let sine = r * z.mul_add(polynomial(z, SIN), 1.0);
+    let cosine = (z * z).mul_add(polynomial(z, COS), z.mul_add(-0.5, 1.0));
+    of_quarter(t.to_bits().wrapping_add(more), sine, cosine)
 }
 
 /// pi / 2 in three parts. The first one is the number below it, so that all are positive and 0 times each is subtracted without
 /// a change of the sign of zero.
 const HALF_PI: [f32; 3] = [f32::from_bits(0x3FC9_0FDA), 7.549_789_4e-8, 5.390_303e-15];
-/// [`SIN`] for f32.
-const HALF_SIN: [f32; 3] = [-0.166_666_55, 0.008_332_177, -0.000_195_171_38];
-/// [`COS`] for f32.
-const HALF_COS: [f32; 3] = [0.041_666_646, -0.001_388_736_7, 2.443_827_2e-5];
+/// `(sin(r) / r - 1) / r^2` in `r^2` for `|r| <= pi / 4`.
+const SIN: [f32; 3] = [-0.166_666_55, 0.008_332_177, -0.000_195_171_38];
+/// `(cos(r) - 1 + r^2 / 2) / r^4` in `r^2` for `|r| <= pi / 4`.
+const COS: [f32; 3] = [0.041_666_646, -0.001_388_736_7, 2.443_827_2e-5];

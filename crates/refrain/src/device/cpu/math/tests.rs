@@ -67,6 +67,74 @@ fn elementary_functions_are_within_4_ulp() {
     check("erf", 4, erf, libm::erf);
     check("sin", 1, sin, libm::sin);
     check("cos", 1, cos, libm::cos);
+    check("exp2", 4, exp2, libm::exp2);
+    check("log2", 4, log2, libm::log2);
+    check("log10", 4, log10, libm::log10);
+    check("sinh", 4, hyperbolic::sinh, libm::sinh);
+    check("cosh", 4, hyperbolic::cosh, libm::cosh);
+    check("asinh", 4, hyperbolic::asinh, libm::asinh);
+    check("acosh", 4, hyperbolic::acosh, acosh);
+    check("atanh", 4, hyperbolic::atanh, libm::atanh);
+    check("asin", 4, angles::asin, libm::asin);
+    check("acos", 4, angles::acos, libm::acos);
+    check("atan", 4, angles::atan, libm::atan);
+}
+
+/// libm's has other values below 1.
+fn acosh(x: f64) -> f64 {
+    if x < 1.0 { f64::NAN } else { libm::acosh(x) }
+}
+
+#[test]
+fn logarithms_of_powers_are_exact() {
+    for e in -149..128 {
+        let power = 2f64.powi(e) as f32;
+        assert_eq!((log2(power), exp2(e as f32)), (e as f32, power), "2^{e}");
+    }
+    for e in -1074..1024 {
+        // As a product, because `powi` makes a subnormal number by way of an infinite one.
+        let power = 2f64.powi(e / 2) * 2f64.powi(e - e / 2);
+        assert_eq!((f64::log2(power), f64::exp2(f64::from(e))), (f64::from(e), power), "2^{e}");
+    }
+    for e in 0..=22 {
+        let power = format!("1e{e}");
+        assert_eq!(f64::log10(power.parse().unwrap()), f64::from(e), "{power}");
+        if e <= 10 {
+            assert_eq!(log10(power.parse().unwrap()), e as f32, "{power}");
+        }
+    }
+}
+
+/// Of pairs: numbers of all sizes, and special ones.
+#[test]
+fn functions_of_two_numbers_are_within_4_ulp_and_have_the_special_cases_of_c() {
+    let special = [0.0f32, 1.0, 1e-45, 3e-39, 0.4, 0.41, 0.42, 1e19, 3e38, f32::MAX, f32::INFINITY, f32::NAN];
+    let both = special.into_iter().flat_map(|v| [v, -v]);
+    let spread = (0..400u32).map(|i| f32::from_bits(i.wrapping_mul(0x9E37_79B9)));
+    let near = (0..400).map(|i| (i - 200) as f32 * 0.037);
+    let numbers: Vec<f32> = both.chain(spread).chain(near).collect();
+    for (&a, &b) in numbers.iter().flat_map(|a| numbers.iter().map(move |b| (a, b))) {
+        let (x, y) = (f64::from(a), f64::from(b));
+        for (name, got, want) in [
+            ("atan2", angles::atan2(a, b), libm::atan2(x, y)),
+            ("hypot", angles::hypot(a, b), libm::hypot(x, y)),
+        ] {
+            assert!(ulps(got, want as f32) <= 4, "{name}({a:e}, {b:e}) = {got:e}, not {want:e}");
+            let same_sign = got.is_sign_negative() == want.is_sign_negative();
+            assert!(got.is_nan() || same_sign, "{name}({a:e}, {b:e}): sign");
+        }
+        let (got, want) = (angles::atan2(x, y), libm::atan2(x, y));
+        assert!((got - want).abs() <= 8e-16 * want.abs() || got == want || got.is_nan() && want.is_nan());
+        let got = hyperbolic::log_add_exp(a, b);
+        let (larger, distance) = (x.max(y), (x - y).abs());
+        let want = if x == y { x + std::f64::consts::LN_2 } else { larger + (-distance).exp().ln_1p() };
+        let is_nan = a.is_nan() || b.is_nan();
+        let close = (f64::from(got) - want).abs() <= 2e-7 * (1.0 + larger.abs()) || f64::from(got) == want;
+        assert!(
+            if is_nan { got.is_nan() } else { close },
+            "log_add_exp({a:e}, {b:e}) = {got:e}, not {want:e}"
+        );
+    }
 }
 
 #[test]
@@ -131,21 +199,28 @@ fn gelu_tanh_is_as_precise_as_its_formula() {
     assert_eq!(gelu_tanh_grad(f32::NEG_INFINITY), 0.0);
 }
 
+/// The numbers on both sides of multiples of a quarter of a turn, where the sine or the cosine is smallest.
+fn near_quarters() -> impl Iterator<Item = f32> {
+    (-600_000..600_000).step_by(7).map(|n| (f64::from(n) * std::f64::consts::FRAC_PI_2) as f32)
+}
+
 /// The results of a function of slices, for all samples.
 fn of_slices(f: fn(&[f32], &mut [f32])) -> Vec<f32> {
-    let x: Vec<f32> = samples().collect();
+    let x: Vec<f32> = samples().chain(near_quarters()).collect();
     let mut y = vec![0.0; x.len()];
     f(&x, &mut y);
     y
 }
 
 #[test]
-fn sines_of_slices_are_those_of_numbers_within_1_ulp() {
-    for (name, all, one) in
-        [("sin", of_slices(sines), sin as fn(f32) -> f32), ("cos", of_slices(cosines), cos)]
-    {
-        for (x, y) in samples().zip(all) {
-            assert!(ulps(y, one(x)) <= 1, "{name}({x:e}) = {y:e}, not {:e}", one(x));
+fn waves_of_slices_are_those_of_numbers_within_a_few_ulp() {
+    for (name, all, one, bound) in [
+        ("sin", of_slices(sines), sin as fn(f32) -> f32, 1),
+        ("cos", of_slices(cosines), cos, 1),
+        ("tan", of_slices(tangents), tan, 3),
+    ] {
+        for (x, y) in samples().chain(near_quarters()).zip(all) {
+            assert!(ulps(y, one(x)) <= bound, "{name}({x:e}) = {y:e}, not {:e}", one(x));
             assert!(
                 y != 0.0 || y.is_sign_negative() == one(x).is_sign_negative(),
                 "{name}({x:e}): sign of zero"
@@ -162,6 +237,8 @@ fn sines_of_slices_are_those_of_numbers_within_1_ulp() {
 
 mod of_f64 {
     use super::super::f64::{self as math};
+    use super::super::{angles, hyperbolic};
+    use super::acosh;
 
     fn ulps(a: f64, b: f64) -> u64 {
         match (a.is_nan(), b.is_nan()) {
@@ -242,6 +319,18 @@ mod of_f64 {
         };
         check("sin", 3, |x| one(math::sines, x), libm::sin);
         check("cos", 3, |x| one(math::cosines, x), libm::cos);
+        check("tan", 4, |x| one(math::tangents, x), libm::tan);
+        check("exp2", 3, math::exp2, libm::exp2);
+        check("log2", 4, math::log2, libm::log2);
+        check("log10", 4, math::log10, libm::log10);
+        check("sinh", 4, hyperbolic::sinh, libm::sinh);
+        check("cosh", 4, hyperbolic::cosh, libm::cosh);
+        check("asinh", 4, hyperbolic::asinh, libm::asinh);
+        check("acosh", 4, hyperbolic::acosh, acosh);
+        check("atanh", 4, hyperbolic::atanh, libm::atanh);
+        check("asin", 4, angles::asin, libm::asin);
+        check("acos", 4, angles::acos, libm::acos);
+        check("atan", 3, angles::atan, libm::atan);
     }
 
     #[test]

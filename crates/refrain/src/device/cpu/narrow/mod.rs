@@ -151,6 +151,8 @@ pub(crate) const NEAREST: i32 = 8;
 pub(crate) const DOWN: i32 = 9;
 /// To the smallest whole number that is not below.
 pub(crate) const UP: i32 = 10;
+/// To the largest one that is not above in size.
+pub(crate) const TOWARDS_0: i32 = 11;
 
 /// Loops over numbers of 16 bits that are computed in f32, and converted in registers.
 pub(crate) trait HalfLoops: Copy + Send + Sync {
@@ -256,6 +258,7 @@ impl HalfLoops for Bf16Loops {
             |x: f32| match TO {
                 DOWN => x.floor(),
                 UP => x.ceil(),
+                TOWARDS_0 => x.trunc(),
                 _ => x.round_ties_even(),
             },
         );

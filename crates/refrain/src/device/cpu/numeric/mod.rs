@@ -50,6 +50,13 @@ pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     fn over(self, other: Self) -> Self;
     /// Power. For integers by squaring; negative exponents give 0 (except for 1 and -1).
     fn power(self, exponent: Self) -> Self;
+    /// The remainder of a division, with the sign of the divisor. That of a division by 0 is NaN, and 0 for integers.
+    fn remainder(self, divisor: Self) -> Self;
+    /// The same by few instructions, and whether it is exact.
+    #[inline(always)]
+    fn quick_remainder(self, divisor: Self) -> (Self, bool) {
+        (self.remainder(divisor), true)
+    }
     fn is_nan(self) -> bool;
 
     /// A slice of exactly this type, or `None`.
@@ -152,6 +159,19 @@ macro_rules! float_number {
             fn power(self, exponent: $t) -> $t {
                 $power(self, exponent)
             }
+            fn remainder(self, divisor: $t) -> $t {
+                let rest = self % divisor;
+                if rest != 0.0 && (rest < 0.0) != (divisor < 0.0) { rest + divisor } else { rest }
+            }
+            #[inline(always)]
+            fn quick_remainder(self, divisor: $t) -> ($t, bool) {
+                // The quotient may be rounded up to the next whole number; the rest is exact and has the other sign then.
+                let quotient = (self / divisor).trunc();
+                let rest = (-quotient).mul_add(divisor, self);
+                let other_sign = (rest != 0.0) & ((rest < 0.0) != (divisor < 0.0));
+                let is_exact = (quotient.abs() < 1.0 / <$t>::EPSILON) & (divisor.abs() < <$t>::INFINITY);
+                (if other_sign { rest + divisor } else { rest }, is_exact)
+            }
             #[inline(always)]
             fn is_nan(self) -> bool {
                 self.is_nan()
@@ -221,6 +241,10 @@ macro_rules! half_number {
                 $from_f32($to_f32(self).power($to_f32(exponent)))
             }
             #[inline(always)]
+            fn remainder(self, divisor: $t) -> $t {
+                $from_f32($to_f32(self).remainder($to_f32(divisor)))
+            }
+            #[inline(always)]
             fn is_nan(self) -> bool {
                 $to_f32(self).is_nan()
             }
@@ -231,7 +255,7 @@ half_number!(f16, narrow::f16_to_f32, narrow::f16_from_f32);
 half_number!(bf16, narrow::bf16_to_f32, narrow::bf16_from_f32);
 
 macro_rules! integer_number {
-    ($t:ty, $over:expr) => {
+    ($t:ty, $over:expr, $remainder:expr) => {
         impl Number for $t {
             const ZERO: $t = 0;
             const ONE: $t = 1;
@@ -284,6 +308,11 @@ macro_rules! integer_number {
                 let over: fn($t, $t) -> $t = $over;
                 over(self, other)
             }
+            #[inline(always)]
+            fn remainder(self, divisor: $t) -> $t {
+                let remainder: fn($t, $t) -> $t = $remainder;
+                remainder(self, divisor)
+            }
             fn power(self, exponent: $t) -> $t {
                 integer_power(self as i64, exponent as i64) as $t
             }
@@ -294,8 +323,15 @@ macro_rules! integer_number {
         }
     };
 }
-integer_number!(i64, |a, b| if b == 0 { 0 } else { a.wrapping_div(b) });
-integer_number!(u8, byte_over);
+integer_number!(i64, |a, b| if b == 0 { 0 } else { a.wrapping_div(b) }, whole_remainder);
+integer_number!(u8, byte_over, |a, b| if b == 0 { 0 } else { a - byte_over(a, b) * b });
+
+/// The remainder with the sign of the divisor.
+#[inline(always)]
+fn whole_remainder(a: i64, b: i64) -> i64 {
+    let rest = if b == 0 { 0 } else { a.wrapping_rem(b) };
+    if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }
+}
 
 /// The quotient of two bytes, by a division of floats, for which there are SIMD instructions. Rounding does not reach the next
 /// integer, which is at least 1/255 away.
@@ -334,6 +370,7 @@ mod tests {
     fn bytes_are_divided_as_integers() {
         for (a, b) in (0..=255u8).flat_map(|a| (0..=255u8).map(move |b| (a, b))) {
             assert_eq!(a.over(b), a.checked_div(b).unwrap_or(0), "{a} / {b}");
+            assert_eq!(a.remainder(b), a.checked_rem(b).unwrap_or(0), "the rest of {a} / {b}");
         }
     }
 }
