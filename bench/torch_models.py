@@ -522,6 +522,46 @@ class NHits(nn.Module):
         return F.l1_loss(forecast, self.targets)
 
 
+class MambaBlock(nn.Module):
+    """Without kernels of its own, as in the reference of its authors (`selective_scan_ref`)."""
+
+    def __init__(self, width, state=16, kernel=4, rank=4):
+        super().__init__()
+        inner = 2 * width
+        self.norm, self.inputs = nn.RMSNorm(width), nn.Linear(width, 2 * inner, bias=False)
+        self.conv = nn.Conv1d(inner, inner, kernel, groups=inner)
+        self.sizes, self.choice = (rank, state, state), nn.Linear(inner, rank + 2 * state, bias=False)
+        self.step, self.outputs = nn.Linear(rank, inner), nn.Linear(inner, width, bias=False)
+        self.rate, self.direct = nn.Parameter(torch.zeros(inner, state)), nn.Parameter(torch.ones(inner))
+
+    def forward(self, x):
+        x, gate = self.inputs(self.norm(x)).chunk(2, -1)
+        x = F.silu(self.conv(F.pad(x.transpose(1, 2), (self.conv.kernel_size[0] - 1, 0))).transpose(1, 2))
+        step, into, out = self.choice(x).split(self.sizes, -1)
+        step, x, into, out = F.softplus(self.step(step).float() - 4), x.float(), into.float(), out.float()
+        decay = torch.exp(step[..., None] * -self.rate.exp())
+        added, state, rows = (step * x)[..., None] * into[:, :, None], 0, []
+        for t in range(x.shape[1]):
+            state = decay[:, t] * state + added[:, t]
+            rows.append((state * out[:, t, None]).sum(-1))
+        y = torch.stack(rows, 1) + x * self.direct
+        return self.outputs(y * F.silu(gate.float()))
+
+
+class Mamba(nn.Module):
+    def __init__(self, device, batch=32, inputs=8, length=192, horizon=24, width=64):
+        super().__init__()
+        self.embed, self.head = nn.Linear(inputs, width), nn.Linear(width, horizon)
+        self.blocks = nn.ModuleList(MambaBlock(width) for _ in range(2))
+        self.series, self.targets = torch.randn(batch, length, inputs, device=device), torch.randn(batch, horizon, device=device)
+
+    def forward(self):
+        x = self.embed(self.series)
+        for block in self.blocks:
+            x = x + block(x)
+        return F.mse_loss(self.head(x[:, -1]), self.targets)
+
+
 def decomposed(x):
     """The seasonal part of series, and their trend: means of 25 steps, with the ends repeated."""
     trend = F.avg_pool1d(F.pad(x.transpose(1, 2), (12, 12), mode="replicate"), 25, stride=1).transpose(1, 2)
@@ -676,6 +716,7 @@ MODELS = {
     "deepar": DeepAr,
     "frets": Frets,
     "n-hits": NHits,
+    "mamba": Mamba,
     "autoformer": Autoformer,
     "mlp": Mlp,
     "two towers": TwoTowers,

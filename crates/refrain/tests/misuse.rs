@@ -203,6 +203,7 @@ const METHODS: &[Method] = methods! {
     "unfold": |g, a, b, c| a.unfold(g.axis, g.n, g.m);
     "split": |g, a, b, c| a.split(g.n, g.axis);
     "": |g, a, b, c| a.chunk(g.n, g.axis);
+    "": |g, a, b, c| a.split_with_sizes(&[g.n, g.m], g.axis);
     "exp": |g, a, b, c| a.exp();
     "exp": |g, a, b, c| a.exp_into(&b);
     "sign": |g, a, b, c| a.sign();
@@ -370,6 +371,9 @@ const METHODS: &[Method] = methods! {
     "": |g, a, b, c| a.norm(g.x, &g.axes[..]).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
     "cumsum": |g, a, b, c| a.cumsum(g.axis);
     "": |g, a, b, c| a.cumprod(g.axis).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
+    "linear_recurrence": |g, a, b, c| a.linear_recurrence(&b, g.axis, g.flag.then_some(&c));
+    "": |g, a, b, c| a.linear_recurrence(&b, g.axis, None).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
+    "": |g, a, b, c| a.linear_recurrence_into(&b, g.axis, g.flag.then_some(&c), &a);
     "flip": |g, a, b, c| a.flip(&g.axes[..]);
     "roll": |g, a, b, c| a.roll(&[g.n as isize, g.axis][..g.m.min(2)], &[g.axis, g.other_axis]);
     "tril": |g, a, b, c| a.tril(g.n as i64);

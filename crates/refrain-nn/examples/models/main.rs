@@ -54,6 +54,7 @@ const MODELS: &[(&str, Model)] = &[
     ("deepar", series::deep_ar),
     ("frets", frequencies::frets),
     ("n-hits", series::n_hits),
+    ("mamba", series::mamba),
     ("autoformer", frequencies::autoformer),
     ("mlp", others::mlp),
     ("two towers", others::two_towers),

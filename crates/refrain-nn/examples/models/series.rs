@@ -1,7 +1,10 @@
 //! Models of series.
 
 use refrain::{Conv1dOptions, DType, Generator, Interpolation, Pool1dOptions, Tensor};
-use refrain_nn::{Conv1d, Dropout, Embedding, Gru, Linear, Lstm, MaxPool1d, ParameterBuilder, Result};
+use refrain_nn::{
+    Conv1d, Dropout, Embedding, Gru, Init, Linear, Lstm, MaxPool1d, Parameter, ParameterBuilder, Result,
+    RmsNorm,
+};
 
 use crate::{Loss, added, ids};
 
@@ -188,4 +191,71 @@ pub fn deep_ar(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
         let distance = next.sub(&mean)?.div(&deviation)?;
         Ok(distance.square()?.mul_scalar(0.5)?.add(&deviation.log()?)?.mean(())?)
     }))
+}
+
+/// Blocks whose state decays as fast as the input says (Mamba: Gu and Dao, 2023). A forecast of 24 steps from 192.
+pub fn mamba(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (batch, inputs, length, horizon, width) = (32, 8, 192, 24, 64);
+    let (inner, state, kernel, rank) = (2 * width, 16, 4, 4);
+    let mut blocks = Vec::new();
+    for i in 0..2 {
+        let b = b.scope("blocks").scope(i);
+        let options = Conv1dOptions { groups: inner, ..Conv1dOptions::default() };
+        blocks.push(MambaBlock {
+            norm: RmsNorm::new(&b.scope("norm"), width, 1e-5)?,
+            inputs: Linear::without_bias(&b.scope("inputs"), width, 2 * inner)?,
+            conv: Conv1d::new(&b.scope("conv"), inner, inner, kernel, options)?,
+            choice: Linear::without_bias(&b.scope("choice"), inner, rank + 2 * state)?,
+            step: Linear::new(&b.scope("step"), rank, inner)?,
+            rate: b.parameter("rate", [inner, state], Init::Constant(0.0))?,
+            direct: b.parameter("direct", [inner], Init::Constant(1.0))?,
+            outputs: Linear::without_bias(&b.scope("outputs"), inner, width)?,
+        });
+    }
+    let embed = Linear::new(&b.scope("embed"), inputs, width)?;
+    let head = Linear::new(&b.scope("head"), width, horizon)?;
+    let series = g.normal([batch, length, inputs], DType::F32)?;
+    let targets = g.normal([batch, horizon], DType::F32)?;
+    Ok(Box::new(move |_| {
+        let mut x = embed.forward(&series)?;
+        for block in &blocks {
+            x = added(&x, &block.forward(&block.norm.forward(&x)?)?)?;
+        }
+        Ok(head.forward(&x.i((.., -1))?)?.mse_loss(&targets)?)
+    }))
+}
+
+struct MambaBlock {
+    norm: RmsNorm,
+    inputs: Linear,
+    conv: Conv1d,
+    /// The step's size, and what goes into the state and comes out of it.
+    choice: Linear,
+    step: Linear,
+    rate: Parameter,
+    direct: Parameter,
+    outputs: Linear,
+}
+
+impl MambaBlock {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (rate, direct) = (self.rate.tensor()?, self.direct.tensor()?);
+        let [rank, state] = [self.step.weight().tensor()?.dims()[1], rate.dims()[1]];
+        let parts = self.inputs.forward(x)?.chunk(2, -1)?;
+        let past = self.conv.weight().tensor()?.dims()[2] - 1;
+        let x = self.conv.forward(&parts[0].transpose(1, 2)?.pad(&[(0, 0), (0, 0), (past, 0)], 0.0)?)?;
+        let x = x.transpose(1, 2)?.silu()?;
+        let choice = self.choice.forward(&x)?.split_with_sizes(&[rank, state, state], -1)?;
+        // At first, a step lasts for 0.02.
+        let step = self.step.forward(&choice[0])?.to_dtype(DType::F32)?.add_scalar(-4.0)?.softplus()?;
+        let x = x.to_dtype(DType::F32)?;
+        let wide = |t: &Tensor| t.to_dtype(DType::F32)?.unsqueeze(2);
+        let (into, out) = (wide(&choice[1])?, wide(&choice[2])?);
+        // [batch, time, channels, state]
+        let decay = step.unsqueeze(3)?.mul(&rate.exp()?.neg()?)?.exp()?;
+        let added = step.mul(&x)?.unsqueeze(3)?.mul(&into)?;
+        let states = added.linear_recurrence(&decay, 1, None)?;
+        let y = states.mul(&out)?.sum(-1)?.add(&x.mul(direct)?)?;
+        self.outputs.forward(&y.mul(&parts[1].to_dtype(DType::F32)?.silu()?)?)
+    }
 }

@@ -279,6 +279,38 @@ impl Tensor {
         (0..n.div_ceil(size).max(1)).map(|i| self.narrow(axis, i * size, size.min(n - i * size))).collect()
     }
 
+    /// Splits one dimension into views of these sizes, one after the other.
+    ///
+    /// # Errors
+    /// If the sizes do not add up to that of the dimension, or the axis is out of range.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Tensor};
+    /// let x = Tensor::zeros([2, 7], DType::F32, &Device::cpu())?;
+    /// let parts = x.split_with_sizes(&[4, 1, 2], 1)?;
+    /// assert_eq!((parts.len(), parts[2].dims()), (3, &[2, 2][..]));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn split_with_sizes(&self, sizes: &[usize], axis: isize) -> Result<Vec<Tensor>> {
+        const OP: &str = "split_with_sizes";
+        let n = self.dims()[resolve_axis(OP, axis, self.rank())?];
+        if sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size)) != Some(n) {
+            let message = format!(
+                "the sizes {sizes:?} do not add up to {n}, the size of axis {axis} of a tensor of shape {}",
+                self.shape()
+            );
+            return Err(Error::invalid(OP, message));
+        }
+        let mut start = 0;
+        sizes
+            .iter()
+            .map(|&size| {
+                start += size;
+                self.narrow(axis, start - size, size)
+            })
+            .collect()
+    }
+
     /// Splits one dimension into at most `count` views of equal size. The last one may be smaller.
     pub fn chunk(&self, count: usize, axis: isize) -> Result<Vec<Tensor>> {
         const OP: &str = "chunk";

@@ -59,6 +59,7 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
     gather index_select scatter_add      x, index, [source]; axis         one_hot: num_classes, I64 to I64
     embedding         ids, weight
     cumsum cumprod    axis
+    linear_recurrence x, decay, [what is before, without the axis]; axis; y[t] = decay[t] y[t - 1] + x[t]
     flip roll         axes, lists; roll: shifts, one an axis
     tril triu         diagonal
     conv1d conv2d     x, weight, [bias]; stride, padding, dilation, groups: numbers, or lists for two axes
@@ -525,6 +526,15 @@ def order(f):
         f.add(op, "permuted_first", [away_from_zero(0.5, 1.5, 3, 4, 5)], {"axis": 0}, [PERMUTE])
     f.add("cumprod", "zeros", [const([[0.0, 2.0, 3.0, -1.5], [2.0, 0.0, 0.5, 3.0], [1.5, 0.0, 0.0, 2.0],
                                       [1.5, 2.0, 3.0, 0.0]])], {"axis": 1})
+    for axis, before in ((0, (5, 7)), (1, (3, 7)), (-1, (3, 5))):
+        name = f"axis{axis}".replace("-", "m")
+        f.add("linear_recurrence", name, [normal(3, 5, 7), uniform(-1.0, 1.0, 3, 5, 7)], {"axis": axis})
+        f.add("linear_recurrence", f"{name}_before", [normal(3, 5, 7), uniform(0.5, 1.0, 3, 5, 7), normal(*before)], {"axis": axis})
+    f.add("linear_recurrence", "one_decay", [normal(4, 9, 3), uniform(0.5, 1.0, 3), normal(4, 3)], {"axis": 1})
+    f.add("linear_recurrence", "line", [normal(40), uniform(0.75, 1.0, 40), normal()], {"axis": 0})
+    f.add("linear_recurrence", "long", [normal(2, 131), uniform(0.75, 1.0, 2, 131)], {"axis": 1})
+    f.add("linear_recurrence", "permuted", [normal(3, 4, 5), uniform(0.5, 1.0, 3, 4, 5)], {"axis": 2}, [PERMUTE] * 2)
+    f.add("linear_recurrence", "empty", [normal(2, 0, 3), normal(2, 0, 3), normal(2, 3)], {"axis": 1}, diff=[True, True, False])
     for axes in ([0], [2], [0, 1], [1, 2], [0, 1, 2]):
         f.add("flip", "_".join(map(str, axes)), [normal(2, 3, 4)], {"axes": axes})
     f.add("flip", "permuted", [normal(3, 4, 5)], {"axes": [1]}, [PERMUTE])
@@ -806,6 +816,8 @@ def shape(f):
     f.add("split", "even", [normal(6, 2)], {"size": 2, "axis": 0})
     f.add("split", "remainder", [normal(2, 7)], {"size": 3, "axis": 1})
     f.add("chunk", "remainder", [normal(7, 2)], {"chunks": 3, "axis": 0})
+    f.add("split_with_sizes", "three", [normal(3, 7)], {"sizes": [4, 1, 2], "axis": 1})
+    f.add("split_with_sizes", "none", [normal(5, 2)], {"sizes": [0, 5], "axis": -2})
     f.add("chunk", "fewer", [normal(4, 2)], {"chunks": 3, "axis": 0})
 
 

@@ -261,6 +261,15 @@ def convolution(name):
     return op
 
 
+def linear_recurrence(x, decay, before=None, *, axis):
+    decay, rows = decay.expand(x.shape), []
+    state = torch.zeros_like(x.select(axis, 0)) if before is None and x.shape[axis] else before
+    for t in range(x.shape[axis]):
+        state = decay.select(axis, t) * state + x.select(axis, t)
+        rows.append(state)
+    return torch.stack(rows, axis) if rows else x + decay
+
+
 def scatter(x, index, source, axis):
     """The last entry that names a place wins; the others get no gradient."""
     size, rows = x.shape[axis], index.shape[axis]
@@ -329,6 +338,7 @@ OPS = {
     "hadamard": hadamard,
     "cumsum": lambda x, axis: torch.cumsum(x, axis),
     "cumprod": lambda x, axis: torch.cumprod(x, axis),
+    "linear_recurrence": linear_recurrence,
     "flip": lambda x, axes: x.flip(axes),
     "roll": lambda x, shifts, axes: x.roll(shifts, axes),
     "tril": lambda x, diagonal: x.tril(diagonal),
@@ -368,6 +378,7 @@ OPS = {
     "flatten": lambda x, start_axis, end_axis: x.flatten(start_axis, end_axis),
     "unfold": lambda x, axis, size, step: x.unfold(axis, size, step),
     "split": lambda x, size, axis: x.split(size, axis),
+    "split_with_sizes": lambda x, sizes, axis: x.split(sizes, axis),
     "chunk": lambda x, chunks, axis: x.chunk(chunks, axis),
 }
 

@@ -40,6 +40,12 @@ pub fn entries() -> Vec<Entry> {
             bounds: cumprod_bounds,
         },
         Entry {
+            op: "linear_recurrence",
+            run: |c, x| one(x[0].linear_recurrence(&x[1], c.i("axis"), x.get(2))),
+            into: |c, x, y| Some(x[0].linear_recurrence_into(&x[1], c.i("axis"), x.get(2), &y[0])),
+            bounds: recurrence_bounds,
+        },
+        Entry {
             op: "flip",
             run: |c, x| one(x[0].flip(&signed(c, "axes")[..])),
             into: |c, x, y| Some(x[0].flip_into(&signed(c, "axes")[..], &y[0])),
@@ -122,4 +128,42 @@ fn cumprod_bounds(c: &Case) -> Bounds {
     }
     // Each factor passes its rounding on to all products behind it.
     Bounds::Formula { outs: vec![Bound::Terms(y, k)], grads: vec![Bound::Terms(grad, k)] }
+}
+
+/// `y[i] = decay[i] y[i - 1] + x[i]`; backward `g[i] = dy[i] + decay[i + 1] g[i + 1]`, which is the gradient of `x`, `g[i] y[i - 1]`
+/// and `g[0] decay[0]`, in absolute values.
+fn recurrence_bounds(c: &Case) -> Bounds {
+    let x = c.operand(0).abs();
+    let decay = c.operand(1).abs().expand(&x.dims);
+    let axis = c.i("axis").rem_euclid(x.dims.len() as isize) as usize;
+    let (n, stride) = (x.dims[axis], strides(&x.dims)[axis]);
+    let with_axis: Vec<usize> =
+        x.dims.iter().enumerate().map(|(i, &n)| if i == axis { 1 } else { n }).collect();
+    let first = match c.inputs.len() {
+        3 => c.operand(2).abs().reshape(&with_axis).expand(&x.dims),
+        _ => Nd::full(&x.dims, 0.0),
+    };
+    let (mut y, mut before) = (x.clone(), first);
+    for at in 0..x.data.len() {
+        if at / stride % n > 0 {
+            before.data[at] = y.data[at - stride];
+        }
+        y.data[at] += decay.data[at] * before.data[at];
+    }
+    let mut g = c.cotangent(0).abs();
+    for at in (0..x.data.len()).rev() {
+        if at / stride % n + 1 < n {
+            g.data[at] += decay.data[at + stride] * g.data[at + stride];
+        }
+    }
+    let k = 3.0 * n.max(1) as f64;
+    let mut grads = vec![Bound::Terms(g.clone(), k), Bound::Terms(g.mul(&before), k)];
+    if c.inputs.len() == 3 {
+        let mut at_first = g.mul(&decay);
+        (0..x.data.len()).filter(|at| at / stride % n > 0).for_each(|at| at_first.data[at] = 0.0);
+        let dims: Vec<usize> =
+            x.dims.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &n)| n).collect();
+        grads.push(Bound::Terms(at_first.sum(&[axis]).reshape(&dims), k));
+    }
+    Bounds::Formula { outs: vec![Bound::Terms(y, k)], grads }
 }

@@ -129,6 +129,12 @@ pub fn entries() -> Vec<Entry> {
         bounds: |_| Bounds::Linear { exact_outs: true },
     });
     all.push(Entry {
+        op: "split_with_sizes",
+        run: |c, x| x[0].split_with_sizes(&c.shape("sizes"), c.i("axis")),
+        into: none,
+        bounds: |_| Bounds::Linear { exact_outs: true },
+    });
+    all.push(Entry {
         op: "chunk",
         run: |c, x| x[0].chunk(c.u("chunks"), c.i("axis")),
         into: none,

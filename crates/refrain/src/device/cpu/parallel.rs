@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use rayon::iter::Either;
 use rayon::iter::plumbing::{Producer, ProducerCallback};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -207,6 +208,18 @@ pub(crate) fn for_each<I: IndexedParallelIterator>(
 ) {
     let len = items.len();
     items.with_producer(Each { worthwhile, len, body: &body });
+}
+
+/// Pieces of `each` elements of what may be missing, for as many tasks; `None` for each if it is.
+pub(crate) fn optional_pieces<T: Send>(
+    x: Option<&mut [T]>,
+    tasks: usize,
+    each: usize,
+) -> impl IndexedParallelIterator<Item = Option<&mut [T]>> {
+    match x {
+        Some(x) => Either::Left(x.par_chunks_mut(each).map(Some)),
+        None => Either::Right((0..tasks).into_par_iter().map(|_| None)),
+    }
 }
 
 struct Each<'a, T> {

@@ -1,10 +1,15 @@
-// Running sums and products along the middle of [outer, n, inner]. Constants: KIND, one of those below; COMPUTE (the
-// arithmetic); IN and OUT (dtypes); REVERSE, whether step t is element n - 1 - t; ADD.
+// Running sums, products and recurrences along the middle of [outer, n, inner]. Constants: KIND, one of those below; COMPUTE (the
+// arithmetic); IN and OUT (dtypes); REVERSE, whether step t is element n - 1 - t; ADD; of recurrences also FIRST, whether
+// something is before them, and of their gradient DECAY, whether that of the decay is wanted, ADD_DECAY and ADD_FIRST.
 
 #define SUM 1
 #define PRODUCT 2
 // The gradient of a running product: the steps are s = d[k] + x[k + 1] * s from the end.
-#define GRADIENT 3
+#define PRODUCT_GRADIENT 3
+// The steps are s = d[k] + x[k] * s.
+#define RECURRENCE 4
+// The gradient of a recurrence: the steps are those of a running product's gradient.
+#define RECURRENCE_GRADIENT 5
 
 #define WARP_COUNT 8
 
@@ -20,7 +25,7 @@ typedef arithmetic<COMPUTE>::type C;
 DEVICE i64 place(const ScanArgs& p, i64 t) { return REVERSE ? p.n - 1 - t : t; }
 
 // What some steps come to. `after` are the steps behind those of `before`.
-#if KIND == GRADIENT
+#if KIND >= PRODUCT_GRADIENT
 // The steps together turn s into value + factor * s.
 struct State { C value, factor; };
 DEVICE State nothing() { return {(C)0, (C)1}; }
@@ -35,15 +40,36 @@ DEVICE State moved_up(const State& s, int distance) {
 DEVICE State of_lane(const State& s, int lane) {
     return {__shfl_sync(FULL, s.value, lane), __shfl_sync(FULL, s.factor, lane)};
 }
+// Element `at` of a column of `first`, which has no middle.
+DEVICE i64 first_at(const ScanArgs& p, i64 base) { return base / (p.n * p.inner) * p.inner + base % p.inner; }
 // Step t of the line that begins at `base`.
 DEVICE State step(const ScanArgs& p, i64 base, i64 t) {
     const i64 at = base + place(p, t) * p.inner;
-    return {to<C>(p.d[at]), t > 0 ? to<C>(p.x[at + p.inner]) : (C)1};
+    const C value = to<C>(p.d[at]);
+#if KIND == RECURRENCE
+    const C factor = to<C>(p.x[at]);
+    return {FIRST && t == 0 ? value + factor * to<C>(p.first[first_at(p, base)]) : value, factor};
+#else
+    return {value, t > 0 ? to<C>(p.x[at + p.inner]) : (C)1};
+#endif
 }
 DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s) {
     const i64 k = place(p, t), at = base + k * p.inner;
-    const C before = k > 0 ? to<C>(p.product[at - p.inner]) : (C)1;
+#if KIND == PRODUCT_GRADIENT
+    const C before = k > 0 ? to<C>(p.results[at - p.inner]) : (C)1;
     put<ADD>(p.y + at, before * s.value);
+#else
+    put<ADD>(p.y + at, s.value);
+#endif
+#if KIND == RECURRENCE_GRADIENT
+    if (DECAY) {
+        C before = (C)0;
+        if (k > 0) before = to<C>(p.results[at - p.inner]);
+        else if (FIRST) before = to<C>(p.first[first_at(p, base)]);
+        put<ADD_DECAY>(p.decay_gradient + at, before * s.value);
+    }
+    if (FIRST && k == 0) put<ADD_FIRST>(p.first_gradient + first_at(p, base), to<C>(p.x[at]) * s.value);
+#endif
 }
 #else
 struct State { C value; };

@@ -1,8 +1,9 @@
-//! Running sums and products along an axis.
+//! Running sums, products and linear recurrences along an axis.
 
 mod blocks;
 mod cuda;
 mod host;
+mod recurrence;
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};

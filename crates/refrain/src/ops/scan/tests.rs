@@ -1,5 +1,5 @@
 use crate::testing::{assert_close, devices, gradcheck, leaf, numbers, values};
-use refrain::{DType, Tensor};
+use refrain::{DType, Device, Error, Tensor};
 
 /// The running sums and products in f64, one after the other.
 fn expected(x: &[f64], [outer, n, inner]: [usize; 3], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
@@ -48,6 +48,106 @@ fn elements_hold_all_up_to_them_whatever_the_length_and_the_axis() {
             assert_close(&ratios, &vec![1.0; ratios.len()], 1e-9);
         }
     }
+}
+
+/// Around the sizes at which a GPU cuts lines, and the number of lines that the CPU computes side by side.
+#[test]
+fn recurrences_are_those_of_one_step_after_the_other() {
+    let shapes = [
+        [1, 1, 1],
+        [3, 31, 1],
+        [9, 256, 1],
+        [17, 300, 1],
+        [1, 2049, 1],
+        [1, 300_001, 1],
+        [2, 33, 3],
+        [3, 70, 5],
+        [1, 5000, 2],
+        [2, 4097, 7],
+    ];
+    for device in devices() {
+        for shape @ [outer, n, inner] in shapes {
+            let len: usize = shape.iter().product();
+            let (x, first) = (numbers(len), numbers(outer * inner));
+            let decay: Vec<f64> = numbers(len).iter().map(|v| 0.75 + 0.25 * v.sin()).collect();
+            let tensor = |v: &[f64], dims: &[usize]| Tensor::from_slice(v, dims, &device).unwrap();
+            let (tx, td) = (tensor(&x, &shape), tensor(&decay, &shape));
+            let tf = tensor(&first, &[outer, inner]);
+            for before in [false, true] {
+                let mut expected = x.clone();
+                for o in 0..outer {
+                    for t in 0..n {
+                        for c in 0..inner {
+                            let at = (o * n + t) * inner + c;
+                            let none = if before { first[o * inner + c] } else { 0.0 };
+                            expected[at] += decay[at] * if t > 0 { expected[at - inner] } else { none };
+                        }
+                    }
+                }
+                let y = tx.linear_recurrence(&td, 1, before.then_some(&tf)).unwrap();
+                assert_close(&y.to_vec::<f64>().unwrap(), &expected, 1e-9);
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_recurrences_agree_with_finite_differences() {
+    for device in devices() {
+        for (shape, axis) in [([3usize, 5, 4], 1isize), ([2, 3, 9], -1), ([7, 2, 1], 0)] {
+            let at = axis.rem_euclid(3) as usize;
+            let before: Vec<usize> = (0..3).filter(|i| *i != at).map(|i| shape[i]).collect();
+            let (x, decay) = (leaf(&shape, &device), leaf(&shape, &device));
+            let first = leaf(&before, &device);
+            let of = |t: &[Tensor]| t[0].linear_recurrence(&t[1], axis, t.get(2));
+            gradcheck(of, &[x.clone(), decay.clone()], 1e-6).unwrap();
+            gradcheck(of, &[x.clone(), decay.clone(), first.clone()], 1e-6).unwrap();
+            // One decay for all, and a constant one.
+            let one = leaf(&[], &device);
+            gradcheck(of, &[x.clone(), one.clone(), first.clone()], 1e-6).unwrap();
+            gradcheck(|t| t[0].linear_recurrence(&one.detach(), axis, t.get(1)), &[x.clone(), first], 1e-6)
+                .unwrap();
+            // The gradients are added to those of another use.
+            gradcheck(|t| &of(t)? + &(&(&t[0] * 2.0)? * &t[1])?, &[x, decay], 1e-6).unwrap();
+        }
+    }
+}
+
+#[test]
+fn recurrences_of_16_bits_keep_their_state_in_f32() {
+    for device in devices() {
+        for dtype in [DType::F16, DType::BF16] {
+            // 1 + 1/2 + 1/4 + ..: in 16 bits each step would be rounded.
+            let x = Tensor::ones([2, 40], dtype, &device).unwrap();
+            let decay = Tensor::full((), 1.0 - 1.0 / 128.0, dtype, &device).unwrap();
+            let y = values(&x.linear_recurrence(&decay, 1, None).unwrap());
+            let decay = values(&decay)[0];
+            for (t, y) in y[..40].iter().enumerate() {
+                let exact = (1.0 - decay.powi(t as i32 + 1)) / (1.0 - decay);
+                assert!(
+                    (y - exact).abs() <= exact * dtype.epsilon().unwrap() * 0.51,
+                    "{dtype}, {t}: {y}, not {exact}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn operands_of_a_recurrence_that_do_not_fit_are_refused() {
+    let d = Device::cpu();
+    let x = Tensor::ones([2, 3, 4], DType::F32, &d).unwrap();
+    let refused = |decay: &[usize], first: &[usize], axis| {
+        let [decay, first] = [decay, first].map(|dims| Tensor::ones(dims, DType::F32, &d).unwrap());
+        x.linear_recurrence(&decay, axis, Some(&first)).unwrap_err().to_string()
+    };
+    assert!(refused(&[4], &[2, 4], 3).contains("axis"), "{}", refused(&[4], &[2, 4], 3));
+    assert!(refused(&[5], &[2, 4], 1).contains("[5]"));
+    assert!(refused(&[2, 2, 3, 4], &[2, 4], 1).contains("decay must broadcast"));
+    assert!(refused(&[4], &[2, 3], 1).contains("without the axis"));
+    let whole = Tensor::ones([3], DType::I64, &d).unwrap();
+    let error = whole.linear_recurrence(&whole, 0, None).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { op: "linear_recurrence", .. }), "{error}");
 }
 
 #[test]

@@ -34,7 +34,6 @@ mod short;
 #[cfg(test)]
 mod tests;
 
-use rayon::iter::Either;
 use rayon::prelude::*;
 
 use crate::device::cpu::numeric::{Real, Stored};
@@ -147,18 +146,6 @@ pub(crate) struct ScoreGradients<'a, T> {
     pub d_before: Option<&'a mut [T]>,
 }
 
-/// The part of each task, in order; `None` for each if there is nothing.
-fn by_task<T: Send>(
-    x: Option<&mut [T]>,
-    tasks: usize,
-    each: usize,
-) -> impl IndexedParallelIterator<Item = Option<&mut [T]>> {
-    match x {
-        Some(x) => Either::Left(x.par_chunks_mut(each).map(Some)),
-        None => Either::Right((0..tasks).into_par_iter().map(|_| None)),
-    }
-}
-
 /// Bytes of the widest SIMD register.
 const REGISTER: usize = 64;
 
@@ -222,7 +209,7 @@ fn forward_by<A: Stored, T: Real>(
     let o = o.par_chunks_mut(sequences * o_layout.batch_stride).take(batch.div_ceil(sequences));
     let rows = sequences * heads * queries;
     let kept = largest.par_chunks_mut(rows).zip(inverse.par_chunks_mut(rows));
-    let after = by_task(after, batch.div_ceil(sequences), rows * keys);
+    let after = parallel::optional_pieces(after, batch.div_ceil(sequences), rows * keys);
     parallel::for_each(
         true,
         o.zip(kept).zip(after).enumerate(),
@@ -292,7 +279,7 @@ fn backward_by<A: Stored, T: Real>(
     let sequences = kernel.task_sequences::<T>();
     let tasks = batch.div_ceil(sequences);
     let rows = sequences * heads * queries;
-    let d_before = by_task(d_before, tasks, rows * keys);
+    let d_before = parallel::optional_pieces(d_before, tasks, rows * keys);
     let run = |task: usize, gradients: Gradients<'_, A>, d_before: Option<&mut [T]>| {
         let first = task * sequences;
         let count = rows.min((batch - first) * heads * queries);
