@@ -523,7 +523,7 @@ class NHits(nn.Module):
 
 
 class MambaBlock(nn.Module):
-    """Without kernels of its own, as in the reference of its authors (`selective_scan_ref`)."""
+    """Without kernels of its own: a loop over time, as in the reference of its authors (`selective_scan_ref`)."""
 
     def __init__(self, width, state=16, kernel=4, rank=4):
         super().__init__()
@@ -540,11 +540,11 @@ class MambaBlock(nn.Module):
         step, into, out = self.choice(x).split(self.sizes, -1)
         step, x, into, out = F.softplus(self.step(step).float() - 4), x.float(), into.float(), out.float()
         decay = torch.exp(step[..., None] * -self.rate.exp())
-        added, state, rows = (step * x)[..., None] * into[:, :, None], 0, []
-        for t in range(x.shape[1]):
-            state = decay[:, t] * state + added[:, t]
-            rows.append((state * out[:, t, None]).sum(-1))
-        y = torch.stack(rows, 1) + x * self.direct
+        added, state, states = (step * x)[..., None] * into[:, :, None], 0, []
+        for decay, added in zip(decay.unbind(1), added.unbind(1)):
+            state = decay * state + added
+            states.append(state)
+        y = (torch.stack(states, 1) * out[:, :, None]).sum(-1) + x * self.direct
         return self.outputs(y * F.silu(gate.float()))
 
 

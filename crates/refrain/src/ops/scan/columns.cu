@@ -1,6 +1,9 @@
 // Lines whose steps lie `inner` elements apart: a thread for each chunk of a line, neighbouring threads for neighbouring
 // lines. Constant: TOTALS, whether only the total of each chunk is wanted.
 
+// Steps that a thread loads at a time.
+#define AHEAD 8
+
 KERNEL(scan_columns, ScanArgs, p) {
     const i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (item >= p.outer * p.chunks * p.inner) return;
@@ -9,10 +12,22 @@ KERNEL(scan_columns, ScanArgs, p) {
     const i64 base = outer * p.n * p.inner + column, start = chunk * p.length;
     const i64 end = start + p.length < p.n ? start + p.length : p.n;
     State s = !TOTALS && p.chunks > 1 ? totals(p)[item] : nothing();
-    #pragma unroll 4
-    for (i64 t = start; t < end; t++) {
-        s = combine(s, step(p, base, t));
-        if (!TOTALS) finish(p, base, t, s);
+    for (i64 t = start; t < end; t += AHEAD) {
+        // Loaded together, because a load does not pass a store that may be to its place.
+        State steps[AHEAD];
+        C befores[AHEAD];
+        #pragma unroll
+        for (int v = 0; v < AHEAD; v++) {
+            if (t + v >= end) continue;
+            steps[v] = step(p, base, t + v);
+            if (!TOTALS) befores[v] = before(p, base, t + v);
+        }
+        #pragma unroll
+        for (int v = 0; v < AHEAD; v++) {
+            if (t + v >= end) continue;
+            s = combine(s, steps[v]);
+            if (!TOTALS) finish(p, base, t + v, s, befores[v]);
+        }
     }
     if (TOTALS) totals(p)[item] = s;
 }

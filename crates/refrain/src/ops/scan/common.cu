@@ -11,6 +11,14 @@
 // The gradient of a recurrence: the steps are those of a running product's gradient.
 #define RECURRENCE_GRADIENT 5
 
+#if KIND != RECURRENCE && KIND != RECURRENCE_GRADIENT
+#define FIRST false
+#define DECAY false
+#endif
+#if KIND == RECURRENCE
+#define DECAY false
+#endif
+
 #define WARP_COUNT 8
 
 DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
@@ -53,21 +61,19 @@ DEVICE State step(const ScanArgs& p, i64 base, i64 t) {
     return {value, t > 0 ? to<C>(p.x[at + p.inner]) : (C)1};
 #endif
 }
-DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s) {
+// What the result of step t is multiplied by for another one, if that is wanted.
+DEVICE C before(const ScanArgs& p, i64 base, i64 t) {
+    const i64 k = place(p, t);
+    if (KIND == RECURRENCE || KIND == RECURRENCE_GRADIENT && !DECAY) return (C)0;
+    if (k > 0) return to<C>(p.results[base + (k - 1) * p.inner]);
+    if (KIND == PRODUCT_GRADIENT) return (C)1;
+    return FIRST ? to<C>(p.first[first_at(p, base)]) : (C)0;
+}
+DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s, C before) {
     const i64 k = place(p, t), at = base + k * p.inner;
-#if KIND == PRODUCT_GRADIENT
-    const C before = k > 0 ? to<C>(p.results[at - p.inner]) : (C)1;
-    put<ADD>(p.y + at, before * s.value);
-#else
-    put<ADD>(p.y + at, s.value);
-#endif
+    put<ADD>(p.y + at, KIND == PRODUCT_GRADIENT ? before * s.value : s.value);
 #if KIND == RECURRENCE_GRADIENT
-    if (DECAY) {
-        C before = (C)0;
-        if (k > 0) before = to<C>(p.results[at - p.inner]);
-        else if (FIRST) before = to<C>(p.first[first_at(p, base)]);
-        put<ADD_DECAY>(p.decay_gradient + at, before * s.value);
-    }
+    if (DECAY) put<ADD_DECAY>(p.decay_gradient + at, before * s.value);
     if (FIRST && k == 0) put<ADD_FIRST>(p.first_gradient + first_at(p, base), to<C>(p.x[at]) * s.value);
 #endif
 }
@@ -80,7 +86,8 @@ DEVICE State combine(const State& before, const State& after) {
 DEVICE State moved_up(const State& s, int distance) { return {__shfl_up_sync(FULL, s.value, distance)}; }
 DEVICE State of_lane(const State& s, int lane) { return {__shfl_sync(FULL, s.value, lane)}; }
 DEVICE State step(const ScanArgs& p, i64 base, i64 t) { return {to<C>(p.x[base + place(p, t) * p.inner])}; }
-DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s) {
+DEVICE C before(const ScanArgs&, i64, i64) { return (C)0; }
+DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s, C) {
     put<ADD>(p.y + base + place(p, t) * p.inner, s.value);
 }
 #endif

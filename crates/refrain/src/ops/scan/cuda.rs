@@ -26,8 +26,8 @@ const WARPS: usize = THREADS / 32;
 const NEAR: usize = 4;
 /// This many blocks fill a device. Fewer rows are cut into chunks.
 const BLOCKS: usize = 512;
-/// This many threads fill a device. Fewer columns are cut into chunks.
-const FULL: usize = 1 << 17;
+/// This many threads keep a device busy. Fewer columns are cut into chunks, whose elements are read twice.
+const FULL: usize = 1 << 15;
 /// The least rows of a column that are worth a thread.
 const LEAST: usize = 32;
 /// The maximum size of a state in bytes: two f64.
