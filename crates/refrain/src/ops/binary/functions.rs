@@ -46,8 +46,8 @@ functions! {
         right: Other(|t| t.in_range(slopes::denominator, slopes::scaled_denominator), "by_denominator(a, b, d)"),
     }
 
-    /// The remainder of `a / b`, whose sign is that of `b`, as in Python; that of a division by 0 is NaN, and 0 for integers. The
-    /// derivative by `b` is `-floor(a / b)`. For floats and integers.
+    /// The remainder of `a / b`, whose sign is that of `b`, as in Python (but a 0 has that of `a`); that of a division by 0 is NaN, and 0 for
+    /// integers. The derivative by `b` is `-floor(a / b)`. For floats and integers.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -58,7 +58,7 @@ functions! {
     remainder, remainder_into, remainder_scalar, remainder_scalar_into => Remainder: Arithmetic {
         value: (|a, b| a.quick_remainder(b), else |a, b| a.remainder(b), "remainder_(a, b)"),
         left: Same,
-        right: Other(|t| t.each(|a, b, d| -d * (a / b).floor()), "-d * floor_(a / b)"),
+        right: Other(|t| t.each(|a, b, d| -d * slopes::floor_of_quotient(a, b)), "-d * floor_of_quotient(a, b)"),
     }
 
     /// `a` to the power of `b`. The derivative by `b` at `a = 0` is 0. For floats and integers.
@@ -96,24 +96,24 @@ functions! {
     /// ```
     atan2, atan2_into, atan2_scalar, atan2_scalar_into => Atan2: Floats {
         value: (|a, b| angles::atan2(a, b), "atan2_(a, b)"),
-        left: Other(|t| t.each(|a, b, d| slopes::turn(a, b, b, d)), "turn(a, b, b, d)"),
-        right: Other(|t| t.each(|a, b, d| slopes::turn(a, b, -a, d)), "turn(a, b, -a, d)"),
+        left: Other(|t| t.each(|a, b, d| slopes::atan2_slope(a, b, b, d)), "atan2_slope(a, b, b, d)"),
+        right: Other(|t| t.each(|a, b, d| slopes::atan2_slope(a, b, -a, d)), "atan2_slope(a, b, -a, d)"),
     }
 
     /// `sqrt(a^2 + b^2)`, also where the squares would leave the range of the dtype: the absolute value of a complex number. The
     /// derivatives at (0, 0) are 0. For floats.
     hypot, hypot_into, hypot_scalar, hypot_scalar_into => Hypot: Floats {
         value: (|a, b| angles::hypot(a, b), "hypot_(a, b)"),
-        left: Other(|t| t.each(|a, b, d| slopes::side(a, b, d)), "side(a, b, d)"),
-        right: Other(|t| t.each(|a, b, d| slopes::side(b, a, d)), "side(b, a, d)"),
+        left: Other(|t| t.each(|a, b, d| slopes::hypot_slope(a, b, d)), "hypot_slope(a, b, d)"),
+        right: Other(|t| t.each(|a, b, d| slopes::hypot_slope(b, a, d)), "hypot_slope(b, a, d)"),
     }
 
     /// `ln(e^a + e^b)`, exact also where the powers would be 0 or infinite: adds probabilities that are given by their
     /// logarithms. For floats.
     logaddexp, logaddexp_into, logaddexp_scalar, logaddexp_scalar_into => LogAddExp: Floats {
         value: (|a, b| hyperbolic::log_add_exp(a, b), "logaddexp(a, b)"),
-        left: Other(|t| t.each(|a, b, d| slopes::part(a, b, d)), "part(a, b, d)"),
-        right: Other(|t| t.each(|a, b, d| slopes::part(b, a, d)), "part(b, a, d)"),
+        left: Other(|t| t.each(|a, b, d| slopes::logaddexp_slope(a, b, d)), "logaddexp_slope(a, b, d)"),
+        right: Other(|t| t.each(|a, b, d| slopes::logaddexp_slope(b, a, d)), "logaddexp_slope(b, a, d)"),
     }
 
     /// Whether `a == b`. The result is bool.

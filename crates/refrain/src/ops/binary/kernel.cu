@@ -45,20 +45,28 @@ template <typename R> DEVICE R logaddexp(R a, R b) {
     return (a > b ? a : b) + log1p_(exp_(a == b ? (R)0 : -abs_(a - b)));
 }
 
-// d times other / (a^2 + b^2), where other is one of both numbers; 0 if both are 0. The larger one is taken out of the squares.
-template <typename R> DEVICE R turn(R a, R b, R other, R d) {
+// floor(a / b), of the exact quotient.
+template <typename R> DEVICE R floor_of_quotient(R a, R b) {
+    R rest = remainder_(a, b);
+    if (abs_(b) == (R)INFINITY_F) return rest == a ? (R)0 : (R)-1;
+    return round_((a - rest) / b);
+}
+
+// d times other / (a^2 + b^2), where other is one of both numbers; 0 if both are 0 or one is infinite. The larger one is taken out
+// of the squares, and divides last, because it may be small.
+template <typename R> DEVICE R atan2_slope(R a, R b, R other, R d) {
     R size = abs_(a) > abs_(b) ? abs_(a) : abs_(b);
-    if (size == (R)0) return (R)0 * d;
+    if (size == (R)0 || size == (R)INFINITY_F) return (R)0 * d;
     R p = a / size, q = b / size;
-    return d / size * (other / size / (p * p + q * q));
+    return d * (other / size / (p * p + q * q)) / size;
 }
 // d a / hypot(a, b); 0 if both are 0.
-template <typename R> DEVICE R side(R a, R b, R d) {
+template <typename R> DEVICE R hypot_slope(R a, R b, R d) {
     R length = hypot_(a, b);
     return d * (a / (length == (R)0 ? (R)1 : length));
 }
 // d e^a / (e^a + e^b); half of d also for equal infinities.
-template <typename R> DEVICE R part(R a, R b, R d) { return sigmoid_(a == b ? (R)0 : a - b) * d; }
+template <typename R> DEVICE R logaddexp_slope(R a, R b, R d) { return sigmoid_(a == b ? (R)0 : a - b) * d; }
 
 // The gradient goes to the chosen operand. If both are equal, each gets half. If one is NaN, both get all of it.
 template <typename R> DEVICE R share(bool beaten, bool equal, R d) {

@@ -62,6 +62,12 @@ impl Binary {
         !matches!(self, Binary::Pow | Binary::Remainder)
     }
 
+    /// Whether it takes hardly longer than to read and to write memory.
+    fn streams(self) -> bool {
+        use Binary::{Atan2, Hypot, LogAddExp, Pow, Remainder};
+        !matches!(self, Pow | Remainder | Atan2 | Hypot | LogAddExp)
+    }
+
     /// Whether the gradients that are wanted are computed from operand `i`.
     fn reads(self, i: usize, needs: &[bool]) -> bool {
         (0..2).any(|by| match self.gradients()[by] {
@@ -148,7 +154,7 @@ impl Op for Binary {
     }
 
     fn streams(&self) -> bool {
-        *self != Binary::Pow
+        Binary::streams(*self)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -315,7 +321,7 @@ impl Op for WithScalar {
     }
 
     fn streams(&self) -> bool {
-        self.op != Binary::Pow
+        self.op.streams()
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {

@@ -118,26 +118,37 @@ pub(super) fn share<R: Real>(beaten: bool, equal: bool, d: R) -> R {
     }
 }
 
-/// `d` times `other / (a^2 + b^2)`, where `other` is one of both numbers; 0 if both are 0.
+/// `floor(a / b)`, of the exact quotient.
 #[inline(always)]
-pub(super) fn turn<R: Real>(a: R, b: R, other: R, d: R) -> R {
-    // The larger number is taken out of the squares, so that they stay in range.
+pub(super) fn floor_of_quotient<R: Real>(a: R, b: R) -> R {
+    let rest = a.remainder(b);
+    if b.abs() == R::INFINITY {
+        return if rest == a { R::ZERO } else { -R::ONE };
+    }
+    ((a - rest) / b).round_ties_even()
+}
+
+/// `d` times `other / (a^2 + b^2)`, where `other` is one of both numbers; 0 if both are 0 or one is infinite.
+#[inline(always)]
+pub(super) fn atan2_slope<R: Real>(a: R, b: R, other: R, d: R) -> R {
+    // The larger number is taken out of the squares, so that they stay in range, and divides last, because it may be small.
     let size = if a.abs() > b.abs() { a.abs() } else { b.abs() };
-    let size = if size == R::ZERO { R::ONE } else { size };
+    let is_nothing = (size == R::ZERO) | (size == R::INFINITY);
+    let size = if is_nothing { R::ONE } else { size };
     let (p, q) = (a / size, b / size);
-    let squares = p * p + q * q;
-    d / size * (other / size / if squares == R::ZERO { R::ONE } else { squares })
+    let slope = d * (other / size / (p * p + q * q)) / size;
+    if is_nothing { R::ZERO * d } else { slope }
 }
 
 /// `d a / hypot(a, b)`; 0 if both are 0.
 #[inline(always)]
-pub(super) fn side<R: Real>(a: R, b: R, d: R) -> R {
+pub(super) fn hypot_slope<R: Real>(a: R, b: R, d: R) -> R {
     let length = hypot(a, b);
     d * (a / if length == R::ZERO { R::ONE } else { length })
 }
 
 /// `d e^a / (e^a + e^b)`; half of `d` also for equal infinities.
 #[inline(always)]
-pub(super) fn part<R: Real>(a: R, b: R, d: R) -> R {
+pub(super) fn logaddexp_slope<R: Real>(a: R, b: R, d: R) -> R {
     (if a == b { R::ZERO } else { a - b }).sigmoid() * d
 }

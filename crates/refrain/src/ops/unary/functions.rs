@@ -159,13 +159,13 @@ functions! {
     /// The inverse sine, from -pi/2 to pi/2; NaN beyond -1 and 1. For floats.
     asin, asin_into => Asin {
         floats: (|x| angles::asin(x), "asin_(x)"),
-        derivative(Input): (|x, d| d / angles::other_side(x), "d / other_side(x)"),
+        derivative(Input): (|x, d| d / angles::sqrt_1_minus_square(x), "d / sqrt_1_minus_square(x)"),
     }
 
     /// The inverse cosine, from 0 to pi; NaN beyond -1 and 1. For floats.
     acos, acos_into => Acos {
         floats: (|x| angles::acos(x), "acos_(x)"),
-        derivative(Input): (|x, d| -d / angles::other_side(x), "-d / other_side(x)"),
+        derivative(Input): (|x, d| -d / angles::sqrt_1_minus_square(x), "-d / sqrt_1_minus_square(x)"),
     }
 
     /// The inverse tangent, from -pi/2 to pi/2. For the angle of two numbers, see [`Tensor::atan2`](crate::tensor::Tensor::atan2).
@@ -284,7 +284,7 @@ functions! {
 
     /// `x * hardsigmoid(x)`, which is 0 below -3 and `x` above 3 (Howard et al., ICCV 2019). For floats.
     hardswish, hardswish_into => Hardswish {
-        floats: (|x| x * bounded(x + R::c(3.0), 6.0) / R::c(6.0), "x * clamp_(x + (R)3, (R)0, (R)6) / (R)6"),
+        floats: (|x| x * (bounded(x + R::c(3.0), 6.0) / R::c(6.0)), "x * (clamp_(x + (R)3, (R)0, (R)6) / (R)6)"),
         derivative(Input): (
             |x, d| {
                 let inside = (x / R::c(3.0) + R::c(0.5)) * d;
@@ -426,6 +426,7 @@ fn mish_derivative<R: Real>(x: R) -> R {
     let e = mish_power(x);
     let n = e * (e + R::c(2.0));
     let below = n + R::c(2.0);
+    let x = select_unpredictable(x > R::c(MISH_IS_LINEAR), R::c(MISH_IS_LINEAR), x);
     n / below + x * (R::c(4.0) * e * (R::ONE + e) / (below * below))
 }
 

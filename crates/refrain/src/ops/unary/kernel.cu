@@ -22,8 +22,7 @@ template <typename R> DEVICE R silu_derivative(R x) {
     return s * ((R)1 + x * ((R)1 - s));
 }
 
-// sqrt(1 - x^2)
-template <typename R> DEVICE R other_side(R x) { return sqrt_(((R)1 - x) * ((R)1 + x)); }
+template <typename R> DEVICE R sqrt_1_minus_square(R x) { return sqrt_(((R)1 - x) * ((R)1 + x)); }
 // tanh(softplus(x)) is n / (n + 2) for e = e^x and n = e (e + 2). From 20 on, it rounds to 1.
 template <typename R> DEVICE R mish_power(R x) { return exp_(x > (R)20 ? (R)20 : x); }
 template <typename R> DEVICE R mish_(R x) {
@@ -32,7 +31,7 @@ template <typename R> DEVICE R mish_(R x) {
 }
 template <typename R> DEVICE R mish_derivative(R x) {
     R e = mish_power(x), n = e * (e + (R)2), below = n + (R)2;
-    return n / below + x * ((R)4 * e * ((R)1 + e) / (below * below));
+    return n / below + (x > (R)20 ? (R)20 : x) * ((R)4 * e * ((R)1 + e) / (below * below));
 }
 
 // The logarithm of the gamma function and its derivatives, in f64: Stirling's series from 10 on, recurrences below, and reflection

@@ -38,18 +38,18 @@ pub fn atan<R: Real>(x: R) -> R {
 /// The inverse sine; NaN beyond -1 and 1.
 #[inline(always)]
 pub fn asin<R: Real>(x: R) -> R {
-    atan2(x, other_side(x))
+    atan2(x, sqrt_1_minus_square(x))
 }
 
 /// The inverse cosine; NaN beyond -1 and 1.
 #[inline(always)]
 pub fn acos<R: Real>(x: R) -> R {
-    atan2(other_side(x), x)
+    atan2(sqrt_1_minus_square(x), x)
 }
 
 /// `sqrt(1 - x^2)`
 #[inline(always)]
-pub fn other_side<R: Real>(x: R) -> R {
+pub fn sqrt_1_minus_square<R: Real>(x: R) -> R {
     ((R::ONE - x) * (R::ONE + x)).sqrt()
 }
 

@@ -1,4 +1,4 @@
-//! The same functions for `f64`, also without branches and calls. Only `sin` and `cos` of single numbers call `libm`.
+//! The same functions for `f64`, also without branches and calls. Only `sin`, `cos` and `tan` of single numbers call `libm`.
 
 pub use libm::{cos, sin, tan};
 use pulp::Simd;

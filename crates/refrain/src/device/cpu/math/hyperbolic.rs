@@ -17,7 +17,7 @@ pub fn sinh<R: Real>(x: R) -> R {
     let above = x.abs().half_expm1();
     let power = above + half;
     let below = if power < R::c(LARGE) { half * above / power } else { R::ZERO };
-    (above + below).copysign(x)
+    if x.abs() < R::c(1e-8) { x } else { (above + below).copysign(x) }
 }
 
 /// The hyperbolic cosine.

@@ -50,7 +50,8 @@ pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     fn over(self, other: Self) -> Self;
     /// Power. For integers by squaring; negative exponents give 0 (except for 1 and -1).
     fn power(self, exponent: Self) -> Self;
-    /// The remainder of a division, with the sign of the divisor. That of a division by 0 is NaN, and 0 for integers.
+    /// The remainder of a division, with the sign of the divisor, or of this number if it is 0. That of a division by 0 is NaN, and 0 for
+    /// integers.
     fn remainder(self, divisor: Self) -> Self;
     /// The same by few instructions, and whether it is exact.
     #[inline(always)]
@@ -170,6 +171,7 @@ macro_rules! float_number {
                 let rest = (-quotient).mul_add(divisor, self);
                 let other_sign = (rest != 0.0) & ((rest < 0.0) != (divisor < 0.0));
                 let is_exact = (quotient.abs() < 1.0 / <$t>::EPSILON) & (divisor.abs() < <$t>::INFINITY);
+                let rest = if rest == 0.0 { rest.copysign(self) } else { rest };
                 (if other_sign { rest + divisor } else { rest }, is_exact)
             }
             #[inline(always)]
