@@ -523,12 +523,12 @@ class NHits(nn.Module):
 
 
 class MambaBlock(nn.Module):
-    """Without kernels of its own: a loop over time, as in the reference of its authors (`selective_scan_ref`)."""
+    """Without kernels of its own: a loop over time, as the reference of its authors has (`selective_scan_ref`)."""
 
     def __init__(self, width, state=16, kernel=4, rank=4):
         super().__init__()
         inner = 2 * width
-        self.norm, self.inputs = nn.RMSNorm(width), nn.Linear(width, 2 * inner, bias=False)
+        self.norm, self.inputs = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, 2 * inner, bias=False)
         self.conv = nn.Conv1d(inner, inner, kernel, groups=inner)
         self.sizes, self.choice = (rank, state, state), nn.Linear(inner, rank + 2 * state, bias=False)
         self.step, self.outputs = nn.Linear(rank, inner), nn.Linear(inner, width, bias=False)

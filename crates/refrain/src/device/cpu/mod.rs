@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
 
 pub(crate) mod bf16_pairs;
+pub(crate) mod columns;
 #[cfg(target_arch = "x86_64")]
 mod f16c;
 mod free;

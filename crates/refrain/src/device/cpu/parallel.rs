@@ -15,6 +15,7 @@ use rayon::iter::plumbing::{Producer, ProducerCallback};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::columns::ColumnsMut;
 use super::scratch;
 use super::team::{Alone, Team};
 use crate::error::{Error, Result};
@@ -210,6 +211,46 @@ pub(crate) fn for_each<I: IndexedParallelIterator>(
     items.with_producer(Each { worthwhile, len, body: &body });
 }
 
+/// What can be divided by columns, and its parts given to several threads.
+pub(crate) trait ByColumns: Send + Sized {
+    /// What belongs to the first columns, and to the others.
+    fn split_at(self, first: usize) -> (Self, Self);
+}
+
+impl<T: Send> ByColumns for ColumnsMut<'_, T> {
+    fn split_at(self, first: usize) -> (Self, Self) {
+        ColumnsMut::split_at(self, first)
+    }
+}
+
+/// The fewest columns of a part: some cache lines of a row.
+const STRIP: usize = 64;
+
+/// Calls `body` with parts of the work of so many columns of `rows` elements, beside so many `others` like it: on as many threads as that
+/// leaves, if that is worthwhile and this thread may split its work, otherwise with all of it.
+pub(crate) fn by_columns<W: ByColumns>(
+    others: usize,
+    [rows, columns]: [usize; 2],
+    work: W,
+    body: impl Fn(W) + Sync,
+) {
+    /// The work, the strips that it consists of, and the columns of a strip.
+    struct Strips<W> {
+        work: W,
+        width: usize,
+    }
+    let count = (threads() / (others + 1)).min(columns / STRIP);
+    if count < 2 || !worthwhile(rows * columns) {
+        return body(work);
+    }
+    let width = (columns / (2 * count)).next_multiple_of(STRIP);
+    let split = |Strips { work, width }: Strips<W>, strips: usize| {
+        let (first, rest) = work.split_at(strips * width);
+        (Strips { work: first, width }, Strips { work: rest, width })
+    };
+    share(true, columns.div_ceil(width), Strips { work, width }, split, &|strips| body(strips.work));
+}
+
 /// Pieces of `each` elements of what may be missing, for as many tasks; `None` for each if it is.
 pub(crate) fn optional_pieces<T: Send>(
     x: Option<&mut [T]>,
@@ -281,7 +322,7 @@ pub(crate) fn share<W: Send>(
         *part = Some(Alone(Part { items: AtomicUsize::new(len), work: Mutex::new(own) }));
     }
     let (parts, size) = (&parts[..count], (items / (count * PIECES)).max(1));
-    team.lead(count - 1, &|thread| {
+    team.lead(team.threads().min(items) - 1, &|thread| {
         let mut has_worked = false;
         // A thread without a part begins with the end of another one.
         if let Some(Some(part)) = parts.get(thread) {
@@ -389,6 +430,44 @@ mod tests {
                     assert!(all, "{items} items on {threads} threads: {runs:?}");
                 }
             });
+        }
+    }
+
+    #[test]
+    fn threads_without_a_part_of_their_own_take_items_of_others() {
+        let all = Barrier::new(MOST_PARTS + 8);
+        with_threads(MOST_PARTS + 8, || for_all(MOST_PARTS + 8, |_| _ = all.wait()));
+    }
+
+    #[test]
+    fn every_element_of_the_columns_is_of_one_part() {
+        for (threads, others, [rows, columns]) in [
+            (1, 0, [200, 300]),
+            (2, 0, [100, 128]),
+            (3, 0, [90, 131]),
+            (8, 1, [40, 1000]),
+            (5, 9, [100, 700]),
+            (4, 0, [3, 64]),
+        ] {
+            let mut matrix = vec![0usize; rows * columns];
+            let parts = Mutex::new(0);
+            with_threads(threads, || {
+                by_columns(others, [rows, columns], ColumnsMut::all(&mut matrix, columns), |mut part| {
+                    let own = part.columns();
+                    for r in 0..rows {
+                        let row = part.row(r);
+                        assert_eq!(row.len(), own.len());
+                        row.iter_mut().zip(own.clone()).for_each(|(v, c)| *v += r * columns + c + 1);
+                    }
+                    *parts.lock().unwrap() += 1;
+                });
+            });
+            assert!(
+                matrix.iter().enumerate().all(|(i, v)| *v == i + 1),
+                "{rows} x {columns} on {threads} threads"
+            );
+            let shares = threads / (others + 1) > 1 && columns / STRIP > 1;
+            assert_eq!(parts.into_inner().unwrap() > 1, shares, "{rows} x {columns} on {threads} threads");
         }
     }
 

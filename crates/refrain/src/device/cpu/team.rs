@@ -26,6 +26,9 @@ const AWAKE: Duration = Duration::from_millis(2);
 /// Who gives up its core for a moment and gets it back only after this time shares it with another thread.
 const SHARED: Duration = Duration::from_micros(50);
 
+/// Looks at a region by helpers that it has no work for, before they join it all the same: those that it has work for may be busy.
+const PATIENCE: u32 = 32;
+
 /// Looks at the desks between two looks at the clock, when a helper also lets other threads have its core.
 const LOOKS: u32 = 256;
 
@@ -179,17 +182,20 @@ impl Team {
         panic
     }
 
-    /// Wakes helpers that sleep for a region with work for so many: two, if there are. Each wakes two more when it has joined a region
-    /// for more.
+    /// Wakes helpers that sleep for a region with work for the first so many: two, if there are. Each wakes two more when it has joined a
+    /// region for more.
     fn wake(&self, helpers: usize) {
         if self.sleepers.load(SeqCst) == 0 {
             return;
         }
-        self.helpers.iter().filter(|helper| self.ends_sleep(helper)).take(helpers.min(2)).for_each(
-            |helper| {
+        self.helpers
+            .iter()
+            .take(helpers)
+            .filter(|helper| self.ends_sleep(helper))
+            .take(helpers.min(2))
+            .for_each(|helper| {
                 helper.thread.get().into_iter().for_each(Thread::unpark);
-            },
-        );
+            });
     }
 
     /// Whether a helper slept, and now does no longer.
@@ -205,7 +211,7 @@ impl Team {
     fn help(&self, number: usize) {
         let helper = &self.helpers[number - 1];
         helper.thread.get_or_init(thread::current);
-        let mut seen = [0; DESKS];
+        let mut seen = [Seen::default(); DESKS];
         let mut last = Instant::now();
         let mut slept = true;
         loop {
@@ -226,7 +232,7 @@ impl Team {
     }
 
     /// Joins what is open, or looks for it a while. Whether there was something to do.
-    fn look_for_work(&self, number: usize, seen: &mut [u64; DESKS], slept: &mut bool) -> bool {
+    fn look_for_work(&self, number: usize, seen: &mut [Seen; DESKS], slept: &mut bool) -> bool {
         for _ in 0..LOOKS {
             for (index, seen) in seen.iter_mut().enumerate() {
                 let Some((region, helpers)) = self.join(number, index, seen) else { continue };
@@ -243,21 +249,21 @@ impl Team {
         false
     }
 
-    /// Joins the region of a desk, if it has work for this helper and was not seen before.
-    fn join(&self, number: usize, index: usize, seen: &mut u64) -> Option<(Region<'static>, usize)> {
+    /// Joins the region of a desk, if it was not in it before.
+    fn join(&self, number: usize, index: usize, seen: &mut Seen) -> Option<(Region<'static>, usize)> {
         let Desk { state, lead: Alone(lead) } = &self.desks[index];
-        if !is_new(state.0.load(Relaxed), *seen, number, index) {
+        if !seen.takes(state.0.load(Relaxed), number) {
             return None;
         }
         let own = &self.helpers[number - 1].desk.0;
         own.store(index + 1, SeqCst);
         let now = state.0.load(SeqCst);
-        if !is_new(now, *seen, number, index) {
+        if !seen.is_new(now) {
             // It was closed a moment ago.
             own.store(0, Release);
             return None;
         }
-        *seen = now / NUMBER;
+        seen.joined = now / NUMBER;
         // SAFETY: the desk was open after this helper said that it is in its region: see `Lead`.
         let region = unsafe { *lead.region.get() };
         // While the desk is open, there is one.
@@ -273,15 +279,14 @@ impl Team {
     }
 
     /// Sleeps until it is woken. Whether it slept: not if a region is open that it has not seen.
-    fn sleep(&self, number: usize, seen: &[u64; DESKS]) -> bool {
+    fn sleep(&self, number: usize, seen: &[Seen; DESKS]) -> bool {
         let helper = &self.helpers[number - 1];
         // In this order, so that nobody ends a sleep that is not counted.
         self.sleepers.fetch_add(1, SeqCst);
         helper.sleeps.store(true, SeqCst);
         // A leader opens a region and then looks for sleepers; this thread says that it sleeps and then looks for a region. So one of
         // them sees the other.
-        let mut desks = self.desks.iter().zip(seen).enumerate();
-        if desks.any(|(index, (desk, seen))| is_new(desk.state.0.load(SeqCst), *seen, number, index)) {
+        if self.desks.iter().zip(seen).any(|(desk, seen)| seen.is_new(desk.state.0.load(SeqCst))) {
             return !self.ends_sleep(helper);
         }
         while helper.sleeps.load(SeqCst) {
@@ -291,10 +296,34 @@ impl Team {
     }
 }
 
-/// Whether a state is that of an open region that a helper has not seen and that has work for it. The first helpers join the only
-/// region, so that each thread has the same part at each launch; regions beside it take any.
-fn is_new(state: u64, seen: u64, number: usize, index: usize) -> bool {
-    state & OPEN != 0 && state / NUMBER != seen && (index > 0 || number <= helpers_of(state))
+/// What a helper has seen of a desk.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// The number of the last region that it joined.
+    joined: u64,
+    /// The number of the last region that had no work for it, and how often it has looked at that.
+    watched: u64,
+    looks: u32,
+}
+
+impl Seen {
+    /// Whether a state is that of an open region that the helper has not joined.
+    fn is_new(&self, state: u64) -> bool {
+        state & OPEN != 0 && state / NUMBER != self.joined
+    }
+
+    /// Whether helper `number` joins such a region: at once if it is among the first, for as many as there is work, so that each thread has
+    /// the same part at each launch, and nobody joins a short loop who is not needed.
+    fn takes(&mut self, state: u64, number: usize) -> bool {
+        if !self.is_new(state) || number <= helpers_of(state) {
+            return self.is_new(state);
+        }
+        if self.watched != state / NUMBER {
+            (self.watched, self.looks) = (state / NUMBER, 0);
+        }
+        self.looks += 1;
+        self.looks > PATIENCE
+    }
 }
 
 /// How many helpers the region of a state has work for.

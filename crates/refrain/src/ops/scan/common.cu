@@ -73,7 +73,8 @@ DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s, C before)
     const i64 k = place(p, t), at = base + k * p.inner;
     put<ADD>(p.y + at, KIND == PRODUCT_GRADIENT ? before * s.value : s.value);
 #if KIND == RECURRENCE_GRADIENT
-    if (DECAY) put<ADD_DECAY>(p.decay_gradient + at, before * s.value);
+    // Before nothing there is nothing, also where the gradient is infinite.
+    if (DECAY) put<ADD_DECAY>(p.decay_gradient + at, k > 0 || FIRST ? before * s.value : (C)0);
     if (FIRST && k == 0) put<ADD_FIRST>(p.first_gradient + first_at(p, base), to<C>(p.x[at]) * s.value);
 #endif
 }

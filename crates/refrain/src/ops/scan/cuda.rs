@@ -118,7 +118,7 @@ pub(super) fn recurrence_backward(
     args: &mut CudaArgs<'_>,
 ) -> Result<()> {
     let run = Run { kind: "RECURRENCE_GRADIENT", extent, reverse: true, vectors: false };
-    let (x, results, d) = (args.read(0), args.read(1), args.read(2));
+    let (x, d) = (args.read(0), args.read(1));
     let last = usize::from(decay) + 1;
     let adds = |there: bool, result: usize, args: &CudaArgs<'_>| there && args.accumulate(result);
     let flags = [
@@ -129,9 +129,9 @@ pub(super) fn recurrence_backward(
     ];
     let kernel_args = ScanArgs {
         x,
-        results,
         d,
-        first: if first { args.read(3) } else { Pointer::NOTHING },
+        results: if decay { args.read(2) } else { Pointer::NOTHING },
+        first: if decay && first { args.read(3) } else { Pointer::NOTHING },
         y: args.write(0),
         decay_gradient: if decay { args.write(1) } else { Pointer::NOTHING },
         first_gradient: if first { args.write(last) } else { Pointer::NOTHING },

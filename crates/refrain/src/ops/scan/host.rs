@@ -5,9 +5,11 @@ use half::{bf16, f16};
 use super::blocks::{BLOCK, Before, Scanned, both, nothing};
 use super::{Kind, Scan};
 use crate::device::HostArgs;
+use crate::device::cpu::columns::ColumnsMut;
 use crate::device::cpu::numeric::{Number, Stored, convert, store, with_float, with_stored};
+use crate::device::cpu::parallel::{self, by_columns};
+use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
-use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
 use crate::kernels::rows::rows_a_task;
@@ -36,7 +38,7 @@ pub(super) fn forward(scan: &Scan, args: &HostArgs<'_>) -> Result<()> {
 }
 
 fn of<T: Stored, U: Stored, N: Scanned, const SUM: bool>(scan: &Scan, args: &HostArgs<'_>) -> Result<()> {
-    let Extent { n, inner, .. } = scan.extent;
+    let Extent { outer, n, inner } = scan.extent;
     let (x, y, accumulate) = (args.read::<T>(0)?, args.write::<U>(0)?, args.accumulate(0));
     if inner == 1 {
         let task = rows_a_task(n) * n;
@@ -49,11 +51,13 @@ fn of<T: Stored, U: Stored, N: Scanned, const SUM: bool>(scan: &Scan, args: &Hos
         return Ok(());
     }
     parallel::pieces(y, n * inner, |slab, y| {
-        let x = &x[slab * n * inner..][..n * inner];
-        simd(
-            #[inline(always)]
-            || columns::<T, U, N, SUM>(scan, x, y, accumulate),
-        );
+        let (x, y) = (&x[slab * n * inner..][..n * inner], ColumnsMut::all(y, inner));
+        by_columns(outer - 1, [n, inner], y, |y| {
+            simd(
+                #[inline(always)]
+                || columns::<T, U, N, SUM>(scan, x, y, accumulate),
+            );
+        });
     });
     Ok(())
 }
@@ -94,15 +98,15 @@ fn line<T: Stored, U: Stored, N: Scanned, const SUM: bool>(
 fn columns<T: Stored, U: Stored, N: Number, const SUM: bool>(
     scan: &Scan,
     x: &[T],
-    y: &mut [U],
+    mut y: ColumnsMut<'_, U>,
     accumulate: bool,
 ) {
     let Extent { n, inner, .. } = scan.extent;
-    let first = nothing::<N, SUM>();
-    let (mut before, mut group) = (Scratch::filled(inner, first), Scratch::filled(inner, first));
+    let (own, first) = (y.columns(), nothing::<N, SUM>());
+    let (mut before, mut group) = (Scratch::filled(own.len(), first), Scratch::filled(own.len(), first));
     for t in 0..n {
-        let row = inner * if scan.reverse { n - 1 - t } else { t };
-        let (x, y) = (&x[row..][..inner], &mut y[row..][..inner]);
+        let row = if scan.reverse { n - 1 - t } else { t };
+        let (x, y) = (&x[row * inner..][own.clone()], y.row(row));
         if SUM && t.is_multiple_of(GROUP) {
             for (before, group) in before.iter_mut().zip(&mut *group) {
                 *before = before.plus(std::mem::replace(group, first));
@@ -117,24 +121,28 @@ fn columns<T: Stored, U: Stored, N: Number, const SUM: bool>(
 }
 
 pub(super) fn product_backward(extent: Extent, args: &HostArgs<'_>) -> Result<()> {
-    let Extent { n, inner, .. } = extent;
+    let Extent { outer, n, inner } = extent;
     with_float!(args, args.read_dtype(0), T, R => {
         let (x, y, dy) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);
         let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
         parallel::pieces(dx, n * inner, |slab, dx| {
             let first = slab * n * inner;
-            // Of each column, what x[i] is multiplied by behind it.
-            let mut sums = Scratch::filled(inner, <R as Number>::ZERO);
-            for i in (0..n).rev() {
-                for (c, sum) in sums.iter_mut().enumerate() {
-                    let (local, at) = (i * inner + c, first + i * inner + c);
-                    let after: R = if i + 1 < n { x[at + inner].to::<R>() * *sum } else { R::ZERO };
-                    *sum = dy[at].to::<R>() + after;
-                    let before: R = if i > 0 { y[at - inner].to() } else { R::ONE };
-                    let v = before * *sum;
-                    dx[local] = T::from_number(if accumulate { dx[local].to::<R>() + v } else { v });
+            by_columns(outer - 1, [n, inner], ColumnsMut::all(dx, inner), |mut dx| {
+                let own = dx.columns();
+                // Of each column, what x[i] is multiplied by behind it.
+                let mut sums = Scratch::filled(own.len(), <R as Number>::ZERO);
+                for i in (0..n).rev() {
+                    let dx = dx.row(i);
+                    for (c, (sum, dx)) in sums.iter_mut().zip(dx).enumerate() {
+                        let at = first + i * inner + own.start + c;
+                        let after: R = if i + 1 < n { x[at + inner].to::<R>() * *sum } else { R::ZERO };
+                        *sum = dy[at].to::<R>() + after;
+                        let before: R = if i > 0 { y[at - inner].to() } else { R::ONE };
+                        let v = before * *sum;
+                        *dx = T::from_number(if accumulate { dx.to::<R>() + v } else { v });
+                    }
                 }
-            }
+            });
         });
         Ok(())
     })

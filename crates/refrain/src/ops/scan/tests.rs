@@ -33,6 +33,7 @@ fn elements_hold_all_up_to_them_whatever_the_length_and_the_axis() {
             [3, 70, 5],
             [1, 5000, 2],
             [2, 4097, 7],
+            [1, 40, 300],
         ];
         for shape in shapes {
             let x: Vec<f64> = numbers(shape.iter().product()).iter().map(|v| v * 0.5).collect();
@@ -64,6 +65,8 @@ fn recurrences_are_those_of_one_step_after_the_other() {
         [3, 70, 5],
         [1, 5000, 2],
         [2, 4097, 7],
+        // So wide that several threads share the columns.
+        [1, 40, 300],
     ];
     for device in devices() {
         for shape @ [outer, n, inner] in shapes {
@@ -73,19 +76,39 @@ fn recurrences_are_those_of_one_step_after_the_other() {
             let tensor = |v: &[f64], dims: &[usize]| Tensor::from_slice(v, dims, &device).unwrap();
             let (tx, td) = (tensor(&x, &shape), tensor(&decay, &shape));
             let tf = tensor(&first, &[outer, inner]);
+            let dy = numbers(len + 1)[1..].to_vec();
             for before in [false, true] {
-                let mut expected = x.clone();
-                for o in 0..outer {
+                let at = |o: usize, t: usize, c: usize| (o * n + t) * inner + c;
+                let (mut y, mut previous, mut g) = (x.clone(), vec![0.0; len], dy.clone());
+                for (o, c) in (0..outer).flat_map(|o| (0..inner).map(move |c| (o, c))) {
+                    let mut state = if before { first[o * inner + c] } else { 0.0 };
                     for t in 0..n {
-                        for c in 0..inner {
-                            let at = (o * n + t) * inner + c;
-                            let none = if before { first[o * inner + c] } else { 0.0 };
-                            expected[at] += decay[at] * if t > 0 { expected[at - inner] } else { none };
-                        }
+                        previous[at(o, t, c)] = state;
+                        y[at(o, t, c)] += decay[at(o, t, c)] * state;
+                        state = y[at(o, t, c)];
+                    }
+                    for t in (1..n).rev() {
+                        g[at(o, t - 1, c)] += decay[at(o, t, c)] * g[at(o, t, c)];
                     }
                 }
-                let y = tx.linear_recurrence(&td, 1, before.then_some(&tf)).unwrap();
-                assert_close(&y.to_vec::<f64>().unwrap(), &expected, 1e-9);
+                [&tx, &td, &tf].iter().for_each(|t| t.set_requires_grad(true).unwrap());
+                // Twice, so that the gradients of the second time are added to those of the first.
+                for times in [1.0, 2.0] {
+                    let found = tx.linear_recurrence(&td, 1, before.then_some(&tf)).unwrap();
+                    assert_close(&found.detach().to_vec::<f64>().unwrap(), &y, 1e-9);
+                    found.backward_with(&tensor(&dy, &shape)).unwrap();
+                    let check = |leaf: &Tensor, expected: Vec<f64>| {
+                        let expected: Vec<f64> = expected.iter().map(|v| v * times).collect();
+                        assert_close(&leaf.grad().unwrap().to_vec::<f64>().unwrap(), &expected, 1e-8);
+                    };
+                    check(&tx, g.clone());
+                    check(&td, g.iter().zip(&previous).map(|(g, y)| g * y).collect());
+                    if before {
+                        let lines = (0..outer).flat_map(|o| (0..inner).map(move |c| at(o, 0, c)));
+                        check(&tf, lines.map(|at| g[at] * decay[at]).collect());
+                    }
+                }
+                [&tx, &td, &tf].iter().for_each(|t| t.zero_grad().unwrap());
             }
         }
     }
@@ -94,7 +117,7 @@ fn recurrences_are_those_of_one_step_after_the_other() {
 #[test]
 fn gradients_of_recurrences_agree_with_finite_differences() {
     for device in devices() {
-        for (shape, axis) in [([3usize, 5, 4], 1isize), ([2, 3, 9], -1), ([7, 2, 1], 0)] {
+        for (shape, axis) in [([3usize, 5, 4], 1isize), ([2, 3, 9], -1), ([7, 2, 1], 0), ([2, 1, 3], 1)] {
             let at = axis.rem_euclid(3) as usize;
             let before: Vec<usize> = (0..3).filter(|i| *i != at).map(|i| shape[i]).collect();
             let (x, decay) = (leaf(&shape, &device), leaf(&shape, &device));
@@ -110,6 +133,68 @@ fn gradients_of_recurrences_agree_with_finite_differences() {
             // The gradients are added to those of another use.
             gradcheck(|t| &of(t)? + &(&(&t[0] * 2.0)? * &t[1])?, &[x, decay], 1e-6).unwrap();
         }
+    }
+}
+
+/// On a CPU with several threads, each has some of the columns.
+#[test]
+fn gradients_of_wide_lines_are_those_of_narrow_ones() {
+    for device in devices() {
+        let tensors: Vec<Tensor> = [vec![60, 200], vec![60, 200], vec![200]]
+            .into_iter()
+            .enumerate()
+            .map(|(i, dims)| {
+                let values: Vec<f64> = numbers(dims.iter().product::<usize>() + i)[i..].to_vec();
+                Tensor::from_slice(&values, &dims[..], &device).unwrap()
+            })
+            .collect();
+        let gradients = |from: usize, count: usize| -> Vec<Vec<f64>> {
+            let leaves: Vec<Tensor> =
+                tensors.iter().map(|t| t.narrow(-1, from, count).unwrap().copy().unwrap()).collect();
+            leaves.iter().for_each(|leaf| leaf.set_requires_grad(true).unwrap());
+            let decay = leaves[1].mul_scalar(0.5).unwrap();
+            let y = leaves[0].linear_recurrence(&decay, 0, Some(&leaves[2])).unwrap();
+            let product = leaves[0].mul_scalar(0.1).unwrap().cumprod(0).unwrap();
+            (y.square().unwrap().sum(()).unwrap() + product.sum(()).unwrap()).unwrap().backward().unwrap();
+            leaves.iter().map(|leaf| leaf.grad().unwrap().to_vec::<f64>().unwrap()).collect()
+        };
+        let wide = gradients(0, 200);
+        for from in (0..200).step_by(20) {
+            for (wide, narrow) in wide.iter().zip(gradients(from, 20)) {
+                let rows = wide.chunks_exact(200).flat_map(|row| row[from..from + 20].iter().copied());
+                assert_eq!(rows.collect::<Vec<f64>>(), narrow, "columns from {from} on {device}");
+            }
+        }
+    }
+}
+
+/// A constant decay needs neither the results nor what was before, so both may be overwritten.
+#[test]
+fn a_recurrence_with_a_constant_decay_keeps_no_results() {
+    for device in devices() {
+        let x = leaf(&[3, 4], &device);
+        let decay = Tensor::full((), 0.5, DType::F64, &device).unwrap();
+        let first = Tensor::ones([4], DType::F64, &device).unwrap();
+        let y = x.linear_recurrence(&decay, 0, Some(&first)).unwrap();
+        let loss = y.sum(()).unwrap();
+        refrain::no_grad(|| {
+            y.detach().fill(0.0).unwrap();
+            first.fill(0.0).unwrap();
+        });
+        loss.backward().unwrap();
+        let expected: Vec<f64> = [1.75, 1.5, 1.0].iter().flat_map(|&v| [v; 4]).collect();
+        assert_eq!(x.grad().unwrap().to_vec::<f64>().unwrap(), expected);
+    }
+}
+
+#[test]
+fn recurrences_without_a_step_ignore_what_is_before() {
+    for device in devices() {
+        let (x, first) = (leaf(&[2, 0, 3], &device), leaf(&[2, 3], &device));
+        let y = x.linear_recurrence(&x.detach(), 1, Some(&first)).unwrap();
+        assert_eq!(y.dims(), [2, 0, 3]);
+        y.sum(()).unwrap().backward().unwrap();
+        assert!(first.grad().is_none());
     }
 }
 

@@ -4,8 +4,9 @@ use rayon::prelude::*;
 
 use super::RecurrenceBackward;
 use crate::device::HostArgs;
+use crate::device::cpu::columns::ColumnsMut;
 use crate::device::cpu::numeric::{Number, Stored, with_float};
-use crate::device::cpu::parallel::{for_each, optional_pieces, worthwhile};
+use crate::device::cpu::parallel::{ByColumns, by_columns, for_each, optional_pieces, worthwhile};
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
@@ -14,9 +15,11 @@ use crate::kernels::reduction::Extent;
 /// Lines of neighbours that are computed side by side, so that a step need not wait for the one before it.
 const LINES: usize = 8;
 
-/// How lines lie in a piece of memory: so many, so far apart, of so many steps, so far apart.
+/// How lines lie in a piece of memory that is read: where the first one begins, how many there are, how far apart, and of how many steps,
+/// how far apart.
 #[derive(Clone, Copy)]
 struct Lines {
+    start: usize,
     count: usize,
     apart: usize,
     steps: usize,
@@ -24,33 +27,42 @@ struct Lines {
 }
 
 impl Lines {
+    /// Lines whose steps are neighbours.
+    fn of_neighbours(count: usize, steps: usize) -> Lines {
+        Lines { start: 0, count, apart: steps, steps, step: 1 }
+    }
+
+    /// Lines that are some columns of a matrix.
+    fn of_columns<T>(columns: &ColumnsMut<'_, T>, [steps, inner]: [usize; 2]) -> Lines {
+        let own = columns.columns();
+        Lines { start: own.start, count: own.len(), apart: 1, steps, step: inner }
+    }
+
     /// The elements of all lines at a step, from the first to the last.
     #[inline(always)]
     fn at<T>(self, x: &[T], t: usize) -> &[T] {
-        &x[t * self.step..][..(self.count - 1) * self.apart + 1]
+        &x[self.start + t * self.step..][..(self.count - 1) * self.apart + 1]
     }
+}
 
+/// What lines of results lie in.
+trait Steps<T> {
+    /// The elements of all lines at a step, from the first to the last.
+    fn at_mut(&mut self, lines: Lines, t: usize) -> &mut [T];
+}
+
+impl<T> Steps<T> for &mut [T] {
     #[inline(always)]
-    fn at_mut<T>(self, x: &mut [T], t: usize) -> &mut [T] {
-        &mut x[t * self.step..][..(self.count - 1) * self.apart + 1]
+    fn at_mut(&mut self, lines: Lines, t: usize) -> &mut [T] {
+        &mut self[lines.start + t * lines.step..][..(lines.count - 1) * lines.apart + 1]
     }
 }
 
-/// The elements of a piece and those of what is before them, and where its lines lie.
-fn cut(Extent { outer, n, inner }: Extent) -> (usize, usize, impl Fn(usize) -> Lines + Sync) {
-    let of_slab = inner != 1;
-    let (piece, lines) = if of_slab { (n * inner, inner) } else { (LINES * n, LINES) };
-    let lies = move |i: usize| match of_slab {
-        true => Lines { count: inner, apart: 1, steps: n, step: inner },
-        false => Lines { count: LINES.min(outer - i * LINES), apart: n, steps: n, step: 1 },
-    };
-    (piece, lines, lies)
-}
-
-/// Calls `f` with the lines, where the distance of neighbours is a constant.
-#[inline(always)]
-fn with_constant(lines: Lines, mut f: impl FnMut(Lines)) {
-    if lines.apart == 1 { f(Lines { apart: 1, ..lines }) } else { f(lines) }
+impl<T> Steps<T> for ColumnsMut<'_, T> {
+    #[inline(always)]
+    fn at_mut(&mut self, _: Lines, t: usize) -> &mut [T] {
+        self.row(t)
+    }
 }
 
 #[inline(always)]
@@ -58,43 +70,103 @@ fn put<T: Stored, R: Number>(to: &mut T, value: R, add: bool) {
     *to = T::from_number(if add { to.to::<R>().plus(value) } else { value });
 }
 
+/// What a recurrence reads, of a piece; `first` of the lines alone.
+#[derive(Clone, Copy)]
+struct Forward<'a, T> {
+    x: &'a [T],
+    decay: &'a [T],
+    first: Option<&'a [T]>,
+    add: bool,
+}
+
 pub(super) fn forward(extent: Extent, first: bool, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => forward_of::<T, R>(extent, first, args))
 }
 
 fn forward_of<T: Stored, R: Number>(extent: Extent, first: bool, args: &HostArgs<'_>) -> Result<()> {
+    let Extent { outer, n, inner } = extent;
     let (x, decay, y) = (args.read::<T>(0)?, args.read::<T>(1)?, args.write::<T>(0)?);
     let first = if first { Some(args.read::<T>(2)?) } else { None };
     if y.is_empty() {
         return Ok(());
     }
-    let (add, all) = (args.accumulate(0), 3 * y.len());
-    let (piece, lines, lies) = cut(extent);
-    for_each(worthwhile(all), y.par_chunks_mut(piece).enumerate(), |(i, y)| {
-        let (x, decay) = (&x[i * piece..][..y.len()], &decay[i * piece..][..y.len()]);
-        let lies = lies(i);
-        let mut states = Scratch::filled(lies.count, R::ZERO);
-        if let Some(first) = first {
-            states.iter_mut().zip(&first[i * lines..]).for_each(|(state, first)| *state = first.to());
+    let add = args.accumulate(0);
+    let (piece, lines) = if inner == 1 { (LINES * n, LINES) } else { (n * inner, inner) };
+    for_each(worthwhile(3 * y.len()), y.par_chunks_mut(piece).enumerate(), |(i, mut y)| {
+        let all = i * piece..i * piece + y.len();
+        let first = first.map(|first| &first[i * lines..]);
+        let read = Forward { x: &x[all.clone()], decay: &decay[all], first, add };
+        if inner == 1 {
+            return read.run::<R>(Lines::of_neighbours(y.len() / n, n), &mut y);
         }
-        simd(
-            #[inline(always)]
-            || with_constant(lies, |lies| steps(lies, x, decay, y, &mut states, add)),
-        );
+        by_columns(outer - 1, [n, inner], ColumnsMut::all(y, inner), |mut y| {
+            let first = first.map(|first| &first[y.columns()]);
+            Forward { first, ..read }.run::<R>(Lines::of_columns(&y, [n, inner]), &mut y);
+        });
     });
     Ok(())
 }
 
-#[inline(always)]
-fn steps<T: Stored, R: Number>(lies: Lines, x: &[T], decay: &[T], y: &mut [T], states: &mut [R], add: bool) {
-    for t in 0..lies.steps {
-        let (x, decay, y) = (lies.at(x, t), lies.at(decay, t), lies.at_mut(y, t));
-        let states = &mut states[..lies.count];
-        for line in 0..lies.count {
-            let at = line * lies.apart;
-            states[line] = decay[at].to::<R>().times(states[line]).plus(x[at].to());
-            put(&mut y[at], states[line], add);
+impl<T: Stored> Forward<'_, T> {
+    fn run<R: Number>(self, lines: Lines, y: &mut impl Steps<T>) {
+        let mut states = Scratch::filled(lines.count, R::ZERO);
+        if let Some(first) = self.first {
+            states.iter_mut().zip(first).for_each(|(state, first)| *state = first.to());
         }
+        simd(
+            #[inline(always)]
+            || match lines.apart {
+                // A constant, so that the loops become SIMD code.
+                1 => self.steps(Lines { apart: 1, ..lines }, y, &mut states),
+                _ => self.steps(lines, y, &mut states),
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn steps<R: Number>(self, lines: Lines, y: &mut impl Steps<T>, states: &mut [R]) {
+        let states = &mut states[..lines.count];
+        for t in 0..lines.steps {
+            let (x, decay, y) = (lines.at(self.x, t), lines.at(self.decay, t), y.at_mut(lines, t));
+            let y = &mut y[..x.len()];
+            for line in 0..lines.count {
+                let at = line * lines.apart;
+                let value: R = x[at].to();
+                // Nothing stays nothing, also where the decay is infinite.
+                let carried =
+                    if states[line] == R::ZERO { R::ZERO } else { decay[at].to::<R>().times(states[line]) };
+                states[line] = value.plus(carried);
+                put(&mut y[at], states[line], self.add);
+            }
+        }
+    }
+}
+
+/// What a backward pass reads, of a piece; `first` of the lines alone.
+#[derive(Clone, Copy)]
+struct Backward<'a, T> {
+    decay: &'a [T],
+    dy: &'a [T],
+    /// The results, for the gradient of the decay, as `first`.
+    y: Option<&'a [T]>,
+    first: Option<&'a [T]>,
+    /// Whether each of the results is added to.
+    adds: [bool; 3],
+}
+
+/// The results of a backward pass, in `O` but for the last one, which has an element a line.
+struct Written<'a, O, T> {
+    dx: O,
+    d_decay: Option<O>,
+    d_first: Option<&'a mut [T]>,
+}
+
+impl<T: Send> ByColumns for Written<'_, ColumnsMut<'_, T>, T> {
+    fn split_at(self, first: usize) -> (Self, Self) {
+        let (dx, rest) = self.dx.split_at(first);
+        let (d_decay, d_decays) = self.d_decay.map(|columns| columns.split_at(first)).unzip();
+        let (d_first, d_firsts) = self.d_first.map(|lines| lines.split_at_mut(first)).unzip();
+        (Written { dx, d_decay, d_first }, Written { dx: rest, d_decay: d_decays, d_first: d_firsts })
     }
 }
 
@@ -103,8 +175,10 @@ pub(super) fn backward(op: &RecurrenceBackward, args: &HostArgs<'_>) -> Result<(
 }
 
 fn backward_of<T: Stored, R: Number>(op: &RecurrenceBackward, args: &HostArgs<'_>) -> Result<()> {
-    let (decay, y, dy) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);
-    let first = if op.first { Some(args.read::<T>(3)?) } else { None };
+    let Extent { outer, n, inner } = op.extent;
+    let (decay, dy) = (args.read::<T>(0)?, args.read::<T>(1)?);
+    let y = if op.decay { Some(args.read::<T>(2)?) } else { None };
+    let first = if op.decay && op.first { Some(args.read::<T>(3)?) } else { None };
     let dx = args.write::<T>(0)?;
     let d_decay = if op.decay { Some(args.write::<T>(1)?) } else { None };
     let last = 1 + usize::from(op.decay);
@@ -114,76 +188,82 @@ fn backward_of<T: Stored, R: Number>(op: &RecurrenceBackward, args: &HostArgs<'_
     }
     let add = |there: bool, o: usize| there && args.accumulate(o);
     let adds = [add(true, 0), add(op.decay, 1), add(op.first, last)];
-    let (piece, lines, lies) = cut(op.extent);
+    let (piece, lines) = if inner == 1 { (LINES * n, LINES) } else { (n * inner, inner) };
     let (all, tasks) = (5 * dx.len(), dx.len().div_ceil(piece));
     let items = dx.par_chunks_mut(piece).enumerate();
     let items = items.zip(optional_pieces(d_decay, tasks, piece)).zip(optional_pieces(d_first, tasks, lines));
     for_each(worthwhile(all), items, |(((i, dx), d_decay), d_first)| {
-        let (lies, all) = (lies(i), i * piece..i * piece + dx.len());
-        let first = first.map(|first| &first[i * lines..][..lies.count]);
-        let read = Read { decay: &decay[all.clone()], y: &y[all.clone()], dy: &dy[all], first };
-        let mut sums = Scratch::filled(lies.count, R::ZERO);
-        let mut written = Written { dx, d_decay, d_first, adds };
-        simd(
-            #[inline(always)]
-            || with_constant(lies, |lies| steps_back(lies, &read, &mut written, &mut sums)),
-        );
+        let all = i * piece..i * piece + dx.len();
+        let first = first.map(|first| &first[i * lines..]);
+        let y = y.map(|y| &y[all.clone()]);
+        let read = Backward { decay: &decay[all.clone()], dy: &dy[all], y, first, adds };
+        if inner == 1 {
+            let lines = Lines::of_neighbours(dx.len() / n, n);
+            return read.run::<R, _>(lines, Written { dx, d_decay, d_first });
+        }
+        let d_decay = d_decay.map(|d_decay| ColumnsMut::all(d_decay, inner));
+        let written = Written { dx: ColumnsMut::all(dx, inner), d_decay, d_first };
+        by_columns(outer - 1, [n, inner], written, |written| {
+            let first = first.map(|first| &first[written.dx.columns()]);
+            let lines = Lines::of_columns(&written.dx, [n, inner]);
+            Backward { first, ..read }.run::<R, _>(lines, written);
+        });
     });
     Ok(())
 }
 
-struct Read<'a, T> {
-    decay: &'a [T],
-    y: &'a [T],
-    dy: &'a [T],
-    first: Option<&'a [T]>,
-}
+impl<T: Stored> Backward<'_, T> {
+    fn run<R: Number, O: Steps<T>>(self, lines: Lines, mut written: Written<'_, O, T>) {
+        let mut sums = Scratch::filled(lines.count, R::ZERO);
+        simd(
+            #[inline(always)]
+            || match lines.apart {
+                // A constant, so that the loops become SIMD code.
+                1 => self.steps(Lines { apart: 1, ..lines }, &mut written, &mut sums),
+                _ => self.steps(lines, &mut written, &mut sums),
+            },
+        );
+    }
 
-struct Written<'a, T> {
-    dx: &'a mut [T],
-    d_decay: Option<&'a mut [T]>,
-    d_first: Option<&'a mut [T]>,
-    /// Whether each of them is added to.
-    adds: [bool; 3],
-}
-
-#[inline(always)]
-fn steps_back<T: Stored, R: Number>(
-    lies: Lines,
-    read: &Read<'_, T>,
-    written: &mut Written<'_, T>,
-    sums: &mut [R],
-) {
-    let Written { dx, d_decay, d_first, adds } = written;
-    let sums = &mut sums[..lies.count];
-    for t in (0..lies.steps).rev() {
-        // Loops of their own, each of which becomes SIMD code. So far, a sum is that of the next step times its decay.
-        let (dy, dx) = (lies.at(read.dy, t), lies.at_mut(dx, t));
-        for line in 0..lies.count {
-            let at = line * lies.apart;
-            sums[line] = dy[at].to::<R>().plus(sums[line]);
-            put(&mut dx[at], sums[line], adds[0]);
-        }
-        if let Some(d_decay) = d_decay {
-            let (d_decay, own) = (lies.at_mut(d_decay, t), lies.apart);
-            let before =
-                if t > 0 { Some((lies.at(read.y, t - 1), own)) } else { read.first.map(|first| (first, 1)) };
-            match before {
-                Some((before, apart)) => {
-                    for line in 0..lies.count {
-                        let product = before[line * apart].to::<R>().times(sums[line]);
-                        put(&mut d_decay[line * own], product, adds[1]);
+    #[inline(always)]
+    fn steps<R: Number, O: Steps<T>>(self, lines: Lines, written: &mut Written<'_, O, T>, sums: &mut [R]) {
+        let Written { dx, d_decay, d_first } = written;
+        let (sums, adds) = (&mut sums[..lines.count], self.adds);
+        for t in (0..lines.steps).rev() {
+            // Loops of their own, each of which becomes SIMD code. So far, a sum is that of the next step times its decay.
+            let dy = lines.at(self.dy, t);
+            let dx = &mut dx.at_mut(lines, t)[..dy.len()];
+            for line in 0..lines.count {
+                let at = line * lines.apart;
+                sums[line] = dy[at].to::<R>().plus(sums[line]);
+                put(&mut dx[at], sums[line], adds[0]);
+            }
+            if let (Some(d_decay), Some(y)) = (&mut *d_decay, self.y) {
+                let d_decay = &mut d_decay.at_mut(lines, t)[..dy.len()];
+                let before = match self.first {
+                    _ if t > 0 => Some((lines.at(y, t - 1), lines.apart)),
+                    first => first.map(|first| (first, 1)),
+                };
+                match before {
+                    Some((before, apart)) => {
+                        for line in 0..lines.count {
+                            let product = before[line * apart].to::<R>().times(sums[line]);
+                            put(&mut d_decay[line * lines.apart], product, adds[1]);
+                        }
+                    }
+                    None => {
+                        let to = d_decay.iter_mut().step_by(lines.apart);
+                        to.for_each(|to| put(to, R::ZERO, adds[1]));
                     }
                 }
-                None => (0..lies.count).for_each(|line| put(&mut d_decay[line * own], R::ZERO, adds[1])),
+            }
+            let decay = lines.at(self.decay, t);
+            for line in 0..lines.count {
+                sums[line] = decay[line * lines.apart].to::<R>().times(sums[line]);
             }
         }
-        let decay = lies.at(read.decay, t);
-        for line in 0..lies.count {
-            sums[line] = decay[line * lies.apart].to::<R>().times(sums[line]);
+        if let Some(d_first) = d_first {
+            d_first.iter_mut().zip(sums).for_each(|(to, sum)| put(to, *sum, adds[2]));
         }
-    }
-    if let Some(d_first) = d_first {
-        d_first.iter_mut().zip(sums).for_each(|(to, sum)| put(to, *sum, adds[2]));
     }
 }

@@ -13,20 +13,21 @@ use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
 use crate::tensor::{Shape, Tensor, resolve_axis};
 
-/// `y[t] = decay[t] y[t - 1] + x[t]` along the middle of the extent. Operands: `x`, the decay, and what is before `y[0]`, if
-/// anything.
+/// `y[t] = decay[t] y[t - 1] + x[t]` along an axis. Operands: `x`, the decay, and what is before `y[0]`, if anything.
 #[derive(Clone, Copy, Debug)]
 struct Recurrence {
+    axis: usize,
     extent: Extent,
     /// Whether something is before `y[0]`; otherwise, that is 0.
     first: bool,
 }
 
-/// Operands: the decay, the results `y`, their gradient `dy`, and what is before, if anything. With `g[t] = dy[t] + decay[t + 1] g[t +
-/// 1]` the results are: `g`, which is the gradient of `x`; `g[t] y[t - 1]`, that of the decay, if it is wanted; `g[0] decay[0]`, that of
-/// what is before, if there is anything.
+/// Operands: the decay and the gradient `dy`; for the gradient of the decay also the results `y`, and what is before, if anything.
+/// With `g[t] = dy[t] + decay[t + 1] g[t + 1]` the results are: `g`, which is the gradient of `x`; `g[t] y[t - 1]`, that of the decay, if
+/// it is wanted; `g[0] decay[0]`, that of what is before, if there is anything.
 #[derive(Clone, Copy, Debug)]
 struct RecurrenceBackward {
+    axis: usize,
     extent: Extent,
     first: bool,
     decay: bool,
@@ -57,25 +58,28 @@ impl Op for Recurrence {
         true
     }
 
-    fn saves(&self, _: &[bool]) -> Saves {
-        Saves::default().input(1).input_if(2, self.first).output(0)
+    fn saves(&self, needs: &[bool]) -> Saves {
+        let saves = Saves::default().input(1).input_if(2, self.first && needs[1]);
+        if needs[1] { saves.output(0) } else { saves }
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
-        let (decay, y, dy) = (g.input(1)?, g.output(0)?, g.grad()?.clone());
-        let wanted = g.needs(1);
-        let op = RecurrenceBackward { extent: self.extent, first: self.first, decay: wanted };
-        let first = if self.first { Some(g.input(2)?) } else { None };
-        let targets: SmallVec<[usize; 3]> = match (wanted, self.first) {
-            (true, true) => smallvec![0, 1, 2],
-            (true, false) => smallvec![0, 1],
-            (false, true) => smallvec![0, 2],
-            (false, false) => smallvec![0],
-        };
-        match &first {
-            Some(first) => g.emit(&targets, op, &[&decay, &y, &dy, first]),
-            None => g.emit(&targets, op, &[&decay, &y, &dy]),
+        let Recurrence { axis, extent, first } = *self;
+        let (decay, dy, wanted) = (g.input(1)?, g.grad()?.clone(), g.needs(1));
+        let mut operands: SmallVec<[Tensor; 4]> = smallvec![decay, dy];
+        if wanted {
+            operands.push(g.output(0)?);
         }
+        if wanted && first {
+            operands.push(g.input(2)?);
+        }
+        let targets: SmallVec<[usize; 3]> = [(0, true), (1, wanted), (2, first)]
+            .into_iter()
+            .filter(|(_, there)| *there)
+            .map(|(i, _)| i)
+            .collect();
+        let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
+        g.emit(&targets, RecurrenceBackward { axis, extent, first, decay: wanted }, &operands)
     }
 }
 
@@ -88,7 +92,8 @@ impl Op for RecurrenceBackward {
             specs.push(Spec::like(x[0]));
         }
         if self.first {
-            specs.push(Spec::like(x[3]));
+            let dims = x[0].dims().iter().enumerate().filter(|(i, _)| *i != self.axis).map(|(_, &n)| n);
+            specs.push(Spec::new(dims.collect::<SmallVec<[usize; 6]>>().as_slice(), x[0].dtype()));
         }
         Ok(specs)
     }
@@ -136,7 +141,7 @@ impl Tensor {
     /// If the axis is out of range, dtypes differ, the decay does not broadcast, or `first` has another shape.
     pub fn linear_recurrence(&self, decay: &Tensor, axis: isize, first: Option<&Tensor>) -> Result<Tensor> {
         let (op, decay) = recurrence(self, decay, axis, first)?;
-        match first {
+        match first.filter(|_| op.first) {
             Some(first) => apply(op, &[self, &decay, first]),
             None => apply(op, &[self, &decay]),
         }
@@ -154,7 +159,7 @@ impl Tensor {
         dst: &Tensor,
     ) -> Result<()> {
         let (op, decay) = recurrence(self, decay, axis, first)?;
-        match first {
+        match first.filter(|_| op.first) {
             Some(first) => apply_into(op, &[self, &decay, first], dst),
             None => apply_into(op, &[self, &decay], dst),
         }
@@ -181,6 +186,8 @@ fn recurrence(
             return Err(Error::shapes(OP, x.shape(), first.shape(), hint));
         }
     }
-    let op = Recurrence { extent: Extent::of_axis(x, axis), first: first.is_some() };
+    // Without a step, nothing follows from what is before.
+    let op =
+        Recurrence { axis, extent: Extent::of_axis(x, axis), first: first.is_some() && x.dims()[axis] > 0 };
     Ok((op, decay.broadcast_to(x.shape())?))
 }
