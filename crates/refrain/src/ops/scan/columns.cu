@@ -15,18 +15,18 @@ KERNEL(scan_columns, ScanArgs, p) {
     for (i64 t = start; t < end; t += AHEAD) {
         // Loaded together, because a load does not pass a store that may be to its place.
         State steps[AHEAD];
-        C befores[AHEAD];
+        C previous[AHEAD];
         #pragma unroll
         for (int v = 0; v < AHEAD; v++) {
             if (t + v >= end) continue;
             steps[v] = step(p, base, t + v);
-            if (!TOTALS) befores[v] = before(p, base, t + v);
+            if (!TOTALS) previous[v] = before(p, base, t + v);
         }
         #pragma unroll
         for (int v = 0; v < AHEAD; v++) {
             if (t + v >= end) continue;
             s = combine(s, steps[v]);
-            if (!TOTALS) finish(p, base, t + v, s, befores[v]);
+            if (!TOTALS) finish(p, base, t + v, s, previous[v]);
         }
     }
     if (TOTALS) totals(p)[item] = s;

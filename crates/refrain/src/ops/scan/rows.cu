@@ -43,11 +43,11 @@ DEVICE void finish_from(const ScanArgs& p, i64 base, i64 t, i64 end, const Steps
         for (int v = 0; v < NEAR; v++) put<ADD>(&y.at[in_vector(v)], combine(ahead, s.at[k][v]).value);
         store(to, y);
 #else
-        C befores[NEAR];
+        C previous[NEAR];
         #pragma unroll
-        for (int v = 0; v < NEAR; v++) if (t + v < end) befores[v] = before(p, base, t + v);
+        for (int v = 0; v < NEAR; v++) if (t + v < end) previous[v] = before(p, base, t + v);
         #pragma unroll
-        for (int v = 0; v < NEAR; v++) if (t + v < end) finish(p, base, t + v, combine(ahead, s.at[k][v]), befores[v]);
+        for (int v = 0; v < NEAR; v++) if (t + v < end) finish(p, base, t + v, combine(ahead, s.at[k][v]), previous[v]);
 #endif
     }
 }
