@@ -234,7 +234,7 @@ pub(crate) fn by_columns<W: ByColumns>(
     work: W,
     body: impl Fn(W) + Sync,
 ) {
-    /// The work, the strips that it consists of, and the columns of a strip.
+    /// The work, and the columns of a strip.
     struct Strips<W> {
         work: W,
         width: usize,

@@ -146,7 +146,7 @@ impl Team {
         let shared = unsafe { std::mem::transmute::<Region<'_>, Region<'static>>(region) };
         desk.open(shared, helpers);
         let mine = catch_unwind(AssertUnwindSafe(|| {
-            self.wake(helpers);
+            self.wake(helpers, index);
             region(0);
         }));
         let theirs = self.close(index);
@@ -182,15 +182,17 @@ impl Team {
         panic
     }
 
-    /// Wakes helpers that sleep for a region with work for the first so many: two, if there are. Each wakes two more when it has joined a
-    /// region for more.
-    fn wake(&self, helpers: usize) {
+    /// Wakes helpers that sleep for the region of a desk with work for the first so many: two, if there are. Each wakes two more when it
+    /// has joined a region for more. Others take the place of those that are in other regions.
+    fn wake(&self, helpers: usize, index: usize) {
         if self.sleepers.load(SeqCst) == 0 {
             return;
         }
+        let is_elsewhere = |helper: &&Helper| ![0, index + 1].contains(&helper.desk.0.load(Relaxed));
+        let elsewhere = self.helpers.iter().take(helpers).filter(is_elsewhere).count();
         self.helpers
             .iter()
-            .take(helpers)
+            .take(helpers + elsewhere)
             .filter(|helper| self.ends_sleep(helper))
             .take(helpers.min(2))
             .for_each(|helper| {
@@ -237,7 +239,7 @@ impl Team {
             for (index, seen) in seen.iter_mut().enumerate() {
                 let Some((region, helpers)) = self.join(number, index, seen) else { continue };
                 if std::mem::take(slept) && helpers > 2 {
-                    self.wake(helpers);
+                    self.wake(helpers, index);
                 }
                 let end = catch_unwind(AssertUnwindSafe(|| region(number)));
                 let has_worked = *end.as_ref().unwrap_or(&true);

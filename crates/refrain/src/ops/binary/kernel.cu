@@ -48,15 +48,17 @@ template <typename R> DEVICE R logaddexp(R a, R b) {
 // floor(a / b), of the exact quotient.
 template <typename R> DEVICE R floor_of_quotient(R a, R b) {
     R rest = remainder_(a, b);
+    if (is_nan(rest)) return rest;
     if (abs_(b) == (R)INFINITY_F) return rest == a ? (R)0 : (R)-1;
-    return round_((a - rest) / b);
+    return round_(a / b - rest / b);
 }
 
 // d times other / (a^2 + b^2), where other is one of both numbers; 0 if both are 0 or one is infinite. The larger one is taken out
 // of the squares, and divides last, because it may be small.
 template <typename R> DEVICE R atan2_slope(R a, R b, R other, R d) {
     R size = abs_(a) > abs_(b) ? abs_(a) : abs_(b);
-    if (size == (R)0 || size == (R)INFINITY_F) return (R)0 * d;
+    bool is_number = !is_nan(a) && !is_nan(b);
+    if (is_number && (size == (R)0 || size == (R)INFINITY_F)) return (R)0 * d;
     R p = a / size, q = b / size;
     return d * (other / size / (p * p + q * q)) / size;
 }

@@ -122,10 +122,13 @@ pub(super) fn share<R: Real>(beaten: bool, equal: bool, d: R) -> R {
 #[inline(always)]
 pub(super) fn floor_of_quotient<R: Real>(a: R, b: R) -> R {
     let rest = a.remainder(b);
+    if rest.is_nan() {
+        return rest;
+    }
     if b.abs() == R::INFINITY {
         return if rest == a { R::ZERO } else { -R::ONE };
     }
-    ((a - rest) / b).round_ties_even()
+    (a / b - rest / b).round_ties_even()
 }
 
 /// `d` times `other / (a^2 + b^2)`, where `other` is one of both numbers; 0 if both are 0 or one is infinite.
@@ -133,7 +136,8 @@ pub(super) fn floor_of_quotient<R: Real>(a: R, b: R) -> R {
 pub(super) fn atan2_slope<R: Real>(a: R, b: R, other: R, d: R) -> R {
     // The larger number is taken out of the squares, so that they stay in range, and divides last, because it may be small.
     let size = if a.abs() > b.abs() { a.abs() } else { b.abs() };
-    let is_nothing = (size == R::ZERO) | (size == R::INFINITY);
+    let is_nan = a.is_nan() | b.is_nan();
+    let is_nothing = ((size == R::ZERO) | (size == R::INFINITY)) & !is_nan;
     let size = if is_nothing { R::ONE } else { size };
     let (p, q) = (a / size, b / size);
     let slope = d * (other / size / (p * p + q * q)) / size;

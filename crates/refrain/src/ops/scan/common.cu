@@ -37,10 +37,10 @@ DEVICE i64 place(const ScanArgs& p, i64 t) { return REVERSE ? p.n - 1 - t : t; }
 // The steps together turn s into value + factor * s.
 struct State { C value, factor; };
 DEVICE State nothing() { return {(C)0, (C)1}; }
+// What steps make of a value before them. Nothing stays nothing, also where the product of many factors is infinite.
+DEVICE C carried(C value, C factor) { return value == (C)0 && !is_nan(factor) ? (C)0 : factor * value; }
 DEVICE State combine(const State& before, const State& after) {
-    // Nothing stays nothing, also where the product of many factors is infinite.
-    const C carried = before.value == (C)0 && !is_nan(after.factor) ? (C)0 : after.factor * before.value;
-    return {after.value + carried, after.factor * before.factor};
+    return {after.value + carried(before.value, after.factor), after.factor * before.factor};
 }
 DEVICE State moved_up(const State& s, int distance) {
     return {__shfl_up_sync(FULL, s.value, distance), __shfl_up_sync(FULL, s.factor, distance)};
@@ -56,7 +56,7 @@ DEVICE State step(const ScanArgs& p, i64 base, i64 t) {
     const C value = to<C>(p.d[at]);
 #if KIND == RECURRENCE
     const C factor = to<C>(p.x[at]);
-    return {FIRST && t == 0 ? value + factor * to<C>(p.first[first_at(p, base)]) : value, factor};
+    return {FIRST && t == 0 ? value + carried(to<C>(p.first[first_at(p, base)]), factor) : value, factor};
 #else
     return {value, t > 0 ? to<C>(p.x[at + p.inner]) : (C)1};
 #endif
@@ -75,7 +75,7 @@ DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s, C before)
 #if KIND == RECURRENCE_GRADIENT
     // Before nothing there is nothing, also where the gradient is infinite.
     if (DECAY) put<ADD_DECAY>(p.decay_gradient + at, k > 0 || FIRST ? before * s.value : (C)0);
-    if (FIRST && k == 0) put<ADD_FIRST>(p.first_gradient + first_at(p, base), to<C>(p.x[at]) * s.value);
+    if (FIRST && k == 0) put<ADD_FIRST>(p.first_gradient + first_at(p, base), carried(s.value, to<C>(p.x[at])));
 #endif
 }
 #else

@@ -187,6 +187,29 @@ fn a_recurrence_with_a_constant_decay_keeps_no_results() {
     }
 }
 
+/// Where nothing was before, an infinite decay makes nothing of it; NaN shows.
+#[test]
+fn infinite_and_missing_decays_are_the_same_on_every_device() {
+    const INF: f64 = f64::INFINITY;
+    for device in devices() {
+        let tensor = |v: &[f64]| {
+            let t = Tensor::from_slice(v, [v.len()], &device).unwrap();
+            t.set_requires_grad(true).unwrap();
+            t
+        };
+        let (x, decay) = (tensor(&[0.0, 0.0, 2.0]), tensor(&[INF, 1.0, INF]));
+        let first = Tensor::full((), 0.0, DType::F64, &device).unwrap();
+        first.set_requires_grad(true).unwrap();
+        let y = x.linear_recurrence(&decay, 0, Some(&first)).unwrap();
+        assert_eq!(y.detach().to_vec::<f64>().unwrap(), [0.0, 0.0, 2.0]);
+        y.narrow(0, 0, 2).unwrap().sum(()).unwrap().backward().unwrap();
+        assert_eq!(x.grad().unwrap().to_vec::<f64>().unwrap(), [2.0, 1.0, 0.0]);
+        assert_eq!(first.grad().unwrap().to_scalar::<f64>().unwrap(), INF);
+        let y = tensor(&[1.0]).linear_recurrence(&tensor(&[f64::NAN]), 0, Some(&first)).unwrap();
+        assert!(y.detach().to_vec::<f64>().unwrap()[0].is_nan());
+    }
+}
+
 #[test]
 fn recurrences_without_a_step_ignore_what_is_before() {
     for device in devices() {

@@ -70,6 +70,12 @@ fn put<T: Stored, R: Number>(to: &mut T, value: R, add: bool) {
     *to = T::from_number(if add { to.to::<R>().plus(value) } else { value });
 }
 
+/// What a step makes of the one before it. Nothing stays nothing, also where the factor is infinite.
+#[inline(always)]
+fn carried<R: Number>(value: R, factor: R) -> R {
+    if (value == R::ZERO) & !factor.is_nan() { R::ZERO } else { factor.times(value) }
+}
+
 /// What a recurrence reads, of a piece; `first` of the lines alone.
 #[derive(Clone, Copy)]
 struct Forward<'a, T> {
@@ -131,11 +137,7 @@ impl<T: Stored> Forward<'_, T> {
             let y = &mut y[..x.len()];
             for line in 0..lines.count {
                 let at = line * lines.apart;
-                let value: R = x[at].to();
-                // Nothing stays nothing, also where the decay is infinite.
-                let carried =
-                    if states[line] == R::ZERO { R::ZERO } else { decay[at].to::<R>().times(states[line]) };
-                states[line] = value.plus(carried);
+                states[line] = x[at].to::<R>().plus(carried(states[line], decay[at].to()));
                 put(&mut y[at], states[line], self.add);
             }
         }
@@ -259,7 +261,7 @@ impl<T: Stored> Backward<'_, T> {
             }
             let decay = lines.at(self.decay, t);
             for line in 0..lines.count {
-                sums[line] = decay[line * lines.apart].to::<R>().times(sums[line]);
+                sums[line] = carried(sums[line], decay[line * lines.apart].to());
             }
         }
         if let Some(d_first) = d_first {

@@ -4,7 +4,7 @@ mod host;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
+use super::super::{Op, Spec, Specs, apply, apply_into, check_devices, check_dtypes};
 use super::cuda;
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
@@ -180,6 +180,8 @@ fn recurrence(
         return Err(Error::shapes(OP, x.shape(), decay.shape(), hint));
     }
     if let Some(first) = first {
+        check_dtypes(OP, x, first)?;
+        check_devices(OP, &[x, first])?;
         let dims = x.dims().iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &n)| n);
         if !dims.eq(first.dims().iter().copied()) {
             let hint = "what is before must have the shape of the tensor without the axis";
