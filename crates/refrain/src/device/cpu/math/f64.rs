@@ -147,7 +147,7 @@ fn normal_exponent_and_rest(x: f64) -> [f64; 2] {
     [e, f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle))]
 }
 
-/// `ln(m) - f` for `f = m - 1`, less what `below` adds to it, with `m` from `sqrt(1/2)` to `sqrt(2)`.
+/// `f - ln(1 + f) - below`, for `1 + f` from `sqrt(1/2)` to `sqrt(2)`.
 #[inline(always)]
 fn log_below(f: f64, below: f64) -> f64 {
     let s = f / (2.0 + f);
@@ -183,12 +183,18 @@ pub fn log(x: f64) -> f64 {
     log_or_special(x, log_of_product(exponent_and_rest(x)))
 }
 
+/// The natural logarithm of a number from `sqrt(1/2)` to `sqrt(2)`.
+#[inline(always)]
+fn log_near_1(m: f64) -> f64 {
+    let f = m - 1.0;
+    f - log_below(f, 0.0)
+}
+
 /// The logarithm to the base 2, exact for its powers.
 #[inline(always)]
 pub fn log2(x: f64) -> f64 {
     let [e, m] = exponent_and_rest(x);
-    let f = m - 1.0;
-    log_or_special(x, (f - log_below(f, 0.0)).mul_add(LOG2_E, e))
+    log_or_special(x, log_near_1(m).mul_add(LOG2_E, e))
 }
 
 /// The logarithm to the base 10.
@@ -198,8 +204,7 @@ pub fn log10(x: f64) -> f64 {
     const LOG10_2_HIGH: f64 = 0.301_029_995_663_157;
     const LOG10_2_LOW: f64 = 8.241_712_586_023_572e-13;
     let [e, m] = exponent_and_rest(x);
-    let f = m - 1.0;
-    let small = (f - log_below(f, 0.0)).mul_add(std::f64::consts::LOG10_E, e * LOG10_2_LOW);
+    let small = log_near_1(m).mul_add(std::f64::consts::LOG10_E, e * LOG10_2_LOW);
     log_or_special(x, e.mul_add(LOG10_2_HIGH, small))
 }
 
@@ -384,14 +389,14 @@ pub(super) fn quarters(x: f64) -> (f64, u64) {
 
 /// The sine in quarter `n` of a turn, from the sine and the cosine in the first.
 #[inline(always)]
-pub(super) fn of_quarter(n: u64, sine: f64, cosine: f64) -> f64 {
+fn of_quarter(n: u64, sine: f64, cosine: f64) -> f64 {
     let size = if n & 1 == 0 { sine } else { cosine };
     f64::from_bits(size.to_bits() ^ (n & 2) << 62)
 }
 
 /// The tangent in quarter `n` of a turn, from the sine and the cosine in the first.
 #[inline(always)]
-pub(super) fn tangent_of_quarter(n: u64, sine: f64, cosine: f64) -> f64 {
+fn tangent_of_quarter(n: u64, sine: f64, cosine: f64) -> f64 {
     let (above, below) = if n & 1 == 0 { (sine, cosine) } else { (-cosine, sine) };
     above / below
 }
