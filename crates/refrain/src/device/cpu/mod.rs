@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
 
 pub(crate) mod bf16_pairs;
-pub(crate) mod columns;
 #[cfg(target_arch = "x86_64")]
 mod f16c;
 mod free;
@@ -12,6 +11,7 @@ pub(crate) mod narrow;
 pub(crate) mod numeric;
 pub(crate) mod parallel;
 pub(super) mod pool;
+pub(crate) mod rectangle;
 pub(crate) mod scratch;
 pub(crate) mod simd;
 mod team;

@@ -15,7 +15,7 @@ use rayon::iter::plumbing::{Producer, ProducerCallback};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::columns::ColumnsMut;
+use super::rectangle::RectangleMut;
 use super::scratch;
 use super::team::{Alone, Team};
 use crate::error::{Error, Result};
@@ -217,9 +217,9 @@ pub(crate) trait ByColumns: Send + Sized {
     fn split_at(self, first: usize) -> (Self, Self);
 }
 
-impl<T: Send> ByColumns for ColumnsMut<'_, T> {
+impl<T: Send> ByColumns for RectangleMut<'_, T> {
     fn split_at(self, first: usize) -> (Self, Self) {
-        ColumnsMut::split_at(self, first)
+        RectangleMut::split_at(self, first)
     }
 }
 
@@ -452,7 +452,7 @@ mod tests {
             let mut matrix = vec![0usize; rows * columns];
             let parts = Mutex::new(0);
             with_threads(threads, || {
-                by_columns(others, [rows, columns], ColumnsMut::all(&mut matrix, columns), |mut part| {
+                by_columns(others, [rows, columns], RectangleMut::all(&mut matrix, columns), |mut part| {
                     let own = part.columns();
                     for r in 0..rows {
                         let row = part.row(r);

@@ -160,6 +160,15 @@ impl<'a> Words<'a> {
 /// What goes word by word to a kernel.
 pub(crate) trait Put {
     fn put(&self, words: &mut Words<'_>);
+
+    /// One after the other. It is compiled once for all lengths.
+    #[inline(never)]
+    fn put_all(all: &[Self], words: &mut Words<'_>)
+    where
+        Self: Sized,
+    {
+        all.iter().for_each(|x| x.put(words));
+    }
 }
 
 /// What a kernel can be told, alone or as a member of a struct.
@@ -217,7 +226,7 @@ impl Member for Pointer {
 
 impl<T: Put, const N: usize> Put for [T; N] {
     fn put(&self, words: &mut Words<'_>) {
-        self.iter().for_each(|x| x.put(words));
+        T::put_all(self, words);
     }
 }
 

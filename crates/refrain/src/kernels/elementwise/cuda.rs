@@ -119,11 +119,22 @@ pub(crate) fn run_on(
     x: &[View<'_>],
     constants: impl FnOnce(KernelSpec) -> KernelSpec,
 ) -> Result<()> {
+    run_with(args, source, constants(KernelSpec::new(source, "elementwise")), compute, scalars, (y, x))
+}
+
+/// [`run_on`] with the constants of the operation in `spec`, which is compiled once for all operations.
+fn run_with(
+    args: &mut CudaArgs<'_>,
+    source: &'static Source,
+    spec: KernelSpec,
+    compute: DType,
+    scalars: &[f64],
+    (y, x): (View<'_>, &[View<'_>]),
+) -> Result<()> {
     if args.describes() && std::iter::once(&y).chain(x).all(|view| args.is_operand(view)) {
         let x = x.iter().map(|view| view.pointer.number()).collect();
-        let constants = constants(KernelSpec::new(source, "elementwise")).constants;
         let (scalars, y) = (SmallVec::from_slice(scalars), y.pointer.number());
-        args.describe(Piece { source, constants, compute, scalars, x, y, words: None });
+        args.describe(Piece { source, constants: spec.constants, compute, scalars, x, y, words: None });
         return Ok(());
     }
     let inputs = x.len();
@@ -142,7 +153,7 @@ pub(crate) fn run_on(
     let walked: SmallVec<[Walked; 6]> = operands.iter().enumerate().map(walked).collect();
     let Walk { vec, dense, rank, wide } = Walk::new(&plan, &walked);
 
-    let mut spec = KernelSpec::new(source, "elementwise")
+    let mut spec = spec
         .dtype("COMPUTE", compute)
         .dtype("OUT", y.dtype)
         .int("INPUTS", inputs as i64)
@@ -171,6 +182,6 @@ pub(crate) fn run_on(
             elements.strides[i] = padded(&plan.strides[i + 1], 0);
         }
         elements.s[..scalars.len()].copy_from_slice(scalars);
-        args.kernel(constants(spec), grid, &elements)
+        args.kernel(spec, grid, &elements)
     })
 }

@@ -3,10 +3,10 @@
 
 use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::{Scratch, with_scratch};
-use crate::device::cpu::simd::arch;
 use crate::kernels::products::host::block::{Block, block_scratch_len, rows_of_tiles};
-use crate::kernels::products::host::pack::{pack_panels, packed_len};
+use crate::kernels::products::host::pack::{Packing, Panels, packed_len};
 use crate::kernels::products::host::{Matrix, Single, Terms};
 
 /// The most sequences of a task: their gates stay in the cache.
@@ -35,7 +35,7 @@ impl<R: Real> Packed<R> {
     pub(crate) fn of(b: Matrix<'_, R>, start: Option<&[R]>) -> Packed<R> {
         let (k, n) = (b.rows, b.cols);
         let mut panels = Scratch::new(packed_len::<R>(k, n));
-        pack_panels(arch(), b, start, (0, k), (0, n), &mut panels, true);
+        Packing::one_block(k, n).pack(b, start, &mut panels, true);
         Packed { panels, k, n }
     }
 
@@ -44,8 +44,8 @@ impl<R: Real> Packed<R> {
         let (k, n, m) = (self.k, self.n, a.len() / self.k);
         with_scratch(block_scratch_len::<R>(k), |scratch| {
             let a = Matrix::row_major(a, m, k);
-            let panels = &self.panels;
-            Single.compute(Block { a, i0: 0, p0: 0, m, n, k, panels, c, c_row_stride: n, add, scratch });
+            let (panels, c) = (Panels::of_one_block(&self.panels, k), RectangleMut::new(c, [m, n], n));
+            Single.compute(Block { a, i0: 0, p0: 0, k, panels, c, add, scratch });
         });
     }
 }

@@ -13,11 +13,12 @@ use super::places::Places;
 use super::windows::Windows;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::arch;
 use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 use crate::kernels::products::host::block::{Block, block_scratch_len};
-use crate::kernels::products::host::pack::{packed_len, panel_width};
+use crate::kernels::products::host::pack::{Panels, packed_len, panel_width};
 use crate::kernels::products::host::{BLOCK_K, BLOCK_M, Matrix, Terms};
 
 /// Tasks of a group, about.
@@ -141,12 +142,9 @@ impl<'a, M: Copy + Send + Sync> PaddedGradient<'a, M> {
                         a,
                         i0: 0,
                         p0: 0,
-                        m: height,
-                        n: m,
                         k: of_panel,
-                        panels: &panels,
-                        c: &mut sums[row * m..],
-                        c_row_stride: m,
+                        panels: Panels::of_one_block(&panels, of_panel),
+                        c: RectangleMut::new(&mut sums[row * m..], [height, m], m),
                         add: true,
                         scratch: &mut scratch,
                     });

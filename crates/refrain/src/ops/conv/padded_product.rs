@@ -4,10 +4,11 @@
 use super::phases::{Phase, Phases, Weights, write_row};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::{arch, simd};
 use crate::kernels::products::host::block::{Block, block_scratch_len};
-use crate::kernels::products::host::pack::panel_width;
+use crate::kernels::products::host::pack::{Panels, panel_width};
 use crate::kernels::products::host::{BLOCK_K, Matrix, Terms};
 
 /// A weight of at most as many numbers stays in the L2 cache while the panels pass.
@@ -80,12 +81,9 @@ impl Phases {
                         a: weight,
                         i0: 0,
                         p0: p0 / M::COUNT,
-                        m: weight.rows,
-                        n: n_panel,
                         k,
-                        panels: &packed[..(k + 1) * width],
-                        c: &mut sums[j..],
-                        c_row_stride: step,
+                        panels: Panels::of_one_block(&packed, k),
+                        c: RectangleMut::new(&mut sums[j..], [weight.rows, n_panel], step),
                         add: p0 > 0,
                         scratch: &mut scratch,
                     });

@@ -5,9 +5,9 @@ use half::{bf16, f16};
 use super::blocks::{BLOCK, Before, Scanned, both, nothing};
 use super::{Kind, Scan};
 use crate::device::HostArgs;
-use crate::device::cpu::columns::ColumnsMut;
 use crate::device::cpu::numeric::{Number, Stored, convert, store, with_float, with_stored};
 use crate::device::cpu::parallel::{self, by_columns};
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
@@ -51,7 +51,7 @@ fn of<T: Stored, U: Stored, N: Scanned, const SUM: bool>(scan: &Scan, args: &Hos
         return Ok(());
     }
     parallel::pieces(y, n * inner, |slab, y| {
-        let (x, y) = (&x[slab * n * inner..][..n * inner], ColumnsMut::all(y, inner));
+        let (x, y) = (&x[slab * n * inner..][..n * inner], RectangleMut::all(y, inner));
         by_columns(outer - 1, [n, inner], y, |y| {
             simd(
                 #[inline(always)]
@@ -98,7 +98,7 @@ fn line<T: Stored, U: Stored, N: Scanned, const SUM: bool>(
 fn columns<T: Stored, U: Stored, N: Number, const SUM: bool>(
     scan: &Scan,
     x: &[T],
-    mut y: ColumnsMut<'_, U>,
+    mut y: RectangleMut<'_, U>,
     accumulate: bool,
 ) {
     let Extent { n, inner, .. } = scan.extent;
@@ -127,7 +127,7 @@ pub(super) fn product_backward(extent: Extent, args: &HostArgs<'_>) -> Result<()
         let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
         parallel::pieces(dx, n * inner, |slab, dx| {
             let first = slab * n * inner;
-            by_columns(outer - 1, [n, inner], ColumnsMut::all(dx, inner), |mut dx| {
+            by_columns(outer - 1, [n, inner], RectangleMut::all(dx, inner), |mut dx| {
                 let own = dx.columns();
                 // Of each column, what x[i] is multiplied by behind it.
                 let mut sums = Scratch::filled(own.len(), <R as Number>::ZERO);

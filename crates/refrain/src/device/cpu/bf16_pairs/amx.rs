@@ -15,6 +15,8 @@ pub(crate) const TILE: usize = 16;
 /// Other systems and processors have no tiles: there are no values.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 mod missing {
+    use crate::device::cpu::rectangle::RectangleMut;
+
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum Amx {}
 
@@ -36,7 +38,7 @@ mod missing {
             _: (&[f32], usize),
             _: (&[f32], usize),
             _: usize,
-            _: (&mut [f32], usize),
+            _: RectangleMut<'_, f32>,
         ) {
             unreachable!("there is no `Amx` to get tiles from")
         }

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use super::pack::{pack_columns, panel_vectors};
+use super::pack::{Panels, pack_columns, panel_vectors};
 use super::{Matrix, MulAdd, tile};
 use crate::device::cpu::numeric::Real;
+use crate::device::cpu::rectangle::RectangleMut;
 
 /// The maximum height of a tile, in rows.
 const MAX_TILE_ROWS: usize = 16;
@@ -33,19 +34,14 @@ pub(crate) fn rows_of_tiles(rows: usize) -> usize {
     }
 }
 
-/// `c (+)= a[i0..i0 + m, p0..p0 + k] * panels`, with a packed block of `n` columns.
+/// `c (+)= a[i0.., p0..p0 + k] * panels`, with a packed block of as many columns as `c` has.
 pub(crate) struct Block<'a, T> {
     pub a: Matrix<'a, T>,
     pub i0: usize,
     pub p0: usize,
-    pub m: usize,
-    pub n: usize,
     pub k: usize,
-    /// From [`pack_panels`](super::pack::pack_panels).
-    pub panels: &'a [T],
-    /// The block of the result: element `(i, j)` is `c[i * c_row_stride + j]`.
-    pub c: &'a mut [T],
-    pub c_row_stride: usize,
+    pub panels: Panels<'a, T>,
+    pub c: RectangleMut<'a, T>,
     pub add: bool,
     /// [`block_scratch_len`] elements of scratch memory.
     pub scratch: &'a mut [T],
@@ -68,14 +64,15 @@ impl<T: Real, M: MulAdd<T>> WithSimd for InRegisters<'_, T, M> {
 
 impl<T: Real> Block<'_, T> {
     #[inline(always)]
-    fn compute<S: Simd, M: MulAdd<T>>(self, simd: S, terms: M) {
+    fn compute<S: Simd, M: MulAdd<T>>(mut self, simd: S, terms: M) {
         // The numbers of a tile's row are far apart, often in the same few sets of the cache. A copy has them together.
         let Matrix { data, row_stride, col_stride, .. } = self.a;
         let copies = row_stride == 1 && col_stride > STRIP;
-        let height = if copies { STRIP } else { self.m.max(1) };
+        let [rows, columns] = self.c.size();
+        let height = if copies { STRIP } else { rows.max(1) };
         let (copy, scratch) = self.scratch.split_at_mut(STRIP * self.k);
-        for i in (0..self.m).step_by(height) {
-            let m = height.min(self.m - i);
+        for i in (0..rows).step_by(height) {
+            let m = height.min(rows - i);
             let (mut a, mut i0, mut p0) = (self.a, self.i0 + i, self.p0);
             if copies {
                 for (p, to) in copy.chunks_exact_mut(STRIP).enumerate() {
@@ -84,8 +81,8 @@ impl<T: Real> Block<'_, T> {
                 a = Matrix { data: &*copy, rows: m, cols: self.k, row_stride: 1, col_stride: STRIP };
                 (i0, p0) = (0, 0);
             }
-            let c = &mut self.c[i * self.c_row_stride..];
-            Block { a, i0, p0, m, c, scratch: &mut *scratch, ..self }.panels(simd, terms);
+            let c = self.c.part(i..i + m, 0..columns);
+            Block { a, i0, p0, c, scratch: &mut *scratch, ..self }.panels(simd, terms);
         }
     }
 
@@ -93,12 +90,12 @@ impl<T: Real> Block<'_, T> {
     #[inline(always)]
     fn panels<S: Simd, M: MulAdd<T>>(mut self, simd: S, terms: M) {
         let lanes = T::lanes::<S>();
-        let (mut j, mut panels) = (0, self.panels);
-        while j < self.n {
-            let columns = (self.n - j).min(panel_vectors::<S>() * lanes);
+        let n = self.c.size()[1];
+        let mut j = 0;
+        while j < n {
+            let columns = (n - j).min(panel_vectors::<S>() * lanes);
             let vectors = columns.div_ceil(lanes);
-            let (panel, rest) = panels.split_at((self.k + 1) * vectors * lanes);
-            panels = rest;
+            let panel = self.panels.panel(j, vectors * lanes, self.k + 1);
             // Tiles that fill the registers, except those for a row of the panel.
             match (vectors, S::REGISTER_COUNT >= 32) {
                 (4, _) => self.panel::<S, M, TILE, 4>(simd, terms, panel, j, columns),
@@ -124,11 +121,12 @@ impl<T: Real> Block<'_, T> {
     ) {
         let panel: &[[T::Vector<S>; NV]] = bytemuck::cast_slice(T::as_vectors::<S>(panel).0);
         // Of the tiles of a full panel, the last one may be lower.
-        let last = self.m % MR;
-        let m = if MR == TILE && (1..=LOW_TILE).contains(&last) { self.m - last } else { self.m };
+        let all = self.c.size()[0];
+        let last = all % MR;
+        let m = if MR == TILE && (1..=LOW_TILE).contains(&last) { all - last } else { all };
         self.tiles::<S, M, MR, NV>(simd, terms, panel, j, columns, 0..m);
-        if MR == TILE && m < self.m {
-            self.tiles::<S, M, LOW_TILE, NV>(simd, terms, panel, j, columns, m..self.m);
+        if MR == TILE && m < all {
+            self.tiles::<S, M, LOW_TILE, NV>(simd, terms, panel, j, columns, m..all);
         }
     }
 
@@ -143,7 +141,7 @@ impl<T: Real> Block<'_, T> {
         columns: usize,
         of: Range<usize>,
     ) {
-        let width = NV * T::lanes::<S>();
+        let (width, m) = (NV * T::lanes::<S>(), self.c.size()[0]);
         let Matrix { data, row_stride, col_stride, .. } = self.a;
         for i in of.clone().step_by(MR) {
             // The last tile may be short. If there are enough rows above, it starts higher and its first `skip` rows
@@ -154,7 +152,7 @@ impl<T: Real> Block<'_, T> {
             let tile = if col_stride == 1 {
                 let mut a = [&data[..0]; MR];
                 for (r, a) in a.iter_mut().enumerate() {
-                    *a = &data[at((i - skip + r).min(self.m - 1))..][..self.k];
+                    *a = &data[at((i - skip + r).min(m - 1))..][..self.k];
                 }
                 tile::rows_times_panel(simd, terms, a, panel)
             } else if row_stride == 1 && rows + skip == MR && col_stride >= MR {
@@ -164,16 +162,16 @@ impl<T: Real> Block<'_, T> {
                 pack_columns(self.a, self.i0 + i - skip, self.p0, rows + skip, MR, packed);
                 tile::columns_times_panel(simd, terms, packed, MR, panel)
             };
-            let c = &mut self.c[i * self.c_row_stride + j..];
+            let mut c = self.c.part(i..i + rows, j..j + columns);
             if rows == MR && columns == width {
-                tile::store::<S, T, MR, NV>(simd, &tile, c, self.c_row_stride, self.add);
+                tile::store::<S, T, MR, NV>(simd, &tile, &mut c, self.add);
                 continue;
             }
             let edge = &mut self.scratch[..MR * width];
-            tile::store::<S, T, MR, NV>(simd, &tile, edge, width, false);
+            tile::store::<S, T, MR, NV>(simd, &tile, &mut RectangleMut::all(edge, width), false);
             let edge = edge.chunks_exact(width).skip(skip).take(rows);
-            for (row, c) in edge.zip(c.chunks_mut(self.c_row_stride)) {
-                tile::store_row(simd, T::as_vectors::<S>(row).0, &mut c[..columns], self.add);
+            for (r, row) in edge.enumerate() {
+                tile::store_row(simd, T::as_vectors::<S>(row).0, c.row(r), self.add);
             }
         }
     }

@@ -5,6 +5,7 @@ use pulp::{Simd, WithSimd};
 use super::{Matrix, MatrixMut};
 use crate::activation::Activation;
 use crate::device::cpu::numeric::Real;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::kernels::activations;
 
 /// The steps after a product, in this order: `bias`, `pre_activation`, `activation`, `gradient`, `residual`.
@@ -52,20 +53,14 @@ impl<T> Epilogue<'_, T> {
     }
 }
 
-/// The epilogue without the bias, at which the sums started, over some rows of the result.
+/// The epilogue without the bias, at which the sums started, over some rows and columns of the result.
 pub(super) struct Finish<'a, T> {
     pub activation: Activation,
     pub gradient: Option<(Activation, Matrix<'a, T>)>,
     pub residual: Option<Matrix<'a, T>>,
-    pub pre_activation: Option<MatrixMut<'a, T>>,
-    /// The first row and column of the block.
-    pub i0: usize,
-    pub j0: usize,
-    pub m: usize,
-    pub n: usize,
-    /// The block, from row `i0` and column `j0` on.
-    pub c: &'a mut [T],
-    pub c_row_stride: usize,
+    /// The rows and columns of `c` in it.
+    pub pre_activation: Option<RectangleMut<'a, T>>,
+    pub c: RectangleMut<'a, T>,
 }
 
 // Loops, not `for_each`: that is a call where the function is long, and then there are no SIMD instructions.
@@ -90,19 +85,19 @@ impl<T: Real> WithSimd for Finish<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, _simd: S) {
         // If rows are adjacent, several of them form one run.
-        let n = self.n;
-        let dense = self.c_row_stride == n
+        let [m, n] = self.c.size();
+        let (i0, j0) = (self.c.rows().start, self.c.columns().start);
+        let dense = self.c.row_stride() == n
             && self.gradient.is_none_or(|(_, x)| x.row_stride == n)
             && self.residual.is_none_or(|x| x.row_stride == n)
-            && self.pre_activation.as_ref().is_none_or(|x| x.row_stride == n);
+            && self.pre_activation.as_ref().is_none_or(|x| x.row_stride() == n);
         let rows_per_run = if dense { (2048 / n).max(1) } else { 1 };
-        for i in (0..self.m).step_by(rows_per_run) {
-            let len = rows_per_run.min(self.m - i) * n;
-            let c = &mut self.c[i * self.c_row_stride..][..len];
-            let run = |x: Matrix<'_, T>| (self.i0 + i) * x.row_stride + self.j0;
+        for i in (0..m).step_by(rows_per_run) {
+            let rows = rows_per_run.min(m - i);
+            let (len, c) = (rows * n, self.c.run(i, rows));
+            let run = |x: Matrix<'_, T>| (i0 + i) * x.row_stride + j0;
             if let Some(kept) = &mut self.pre_activation {
-                // These rows belong to the block, from its first row on.
-                kept.data[i * kept.row_stride + self.j0..][..len].copy_from_slice(c);
+                kept.run(i, rows).copy_from_slice(c);
             }
             let zero = T::default();
             match self.activation {

@@ -6,6 +6,7 @@ use super::Matrix;
 use super::block::Block;
 use super::pack::panel_vectors;
 use crate::device::cpu::bf16_pairs::{Amx, TILE, Tiles};
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::simd::Vectors;
 use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 
@@ -23,23 +24,21 @@ impl WithSimd for InTiles<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let Block { a, i0, p0, m, n, k, panels, c, c_row_stride, add, scratch } = self.block;
+        let Block { a, i0, p0, k, panels, mut c, add, scratch } = self.block;
+        let [m, n] = c.size();
         let widest = panel_vectors::<S>() * <f32 as Vectors>::lanes::<S>();
         assert_eq!((k % TILE, widest % SIDE), (0, 0), "elements of tiles, and a panel of them");
         let (turned, edge) = scratch.split_at_mut(SIDE * k);
         let tiles = self.amx.tiles();
         for i in (0..m).step_by(SIDE) {
             let rows = Rows::of(a, (i0, p0), (i, m), k, turned);
-            let c = &mut c[i * c_row_stride..];
-            let mut rest = panels;
             for j in (0..n).step_by(widest) {
                 let width = widest.min(n - j).next_multiple_of(TILE);
-                let (panel, after) = rest.split_at((k + 1) * width);
-                rest = after;
+                let panel = panels.panel(j, width, k + 1);
                 for at in (0..width).step_by(SIDE) {
                     let columns = SIDE.min(n - j - at);
-                    let c = &mut c[j + at..];
-                    rows.multiply(&tiles, (&panel[at..], width), columns, (&mut *c, c_row_stride), add, edge);
+                    let c = c.part(i..i + rows.rows, j + at..j + at + columns);
+                    rows.multiply(&tiles, (&panel[at..], width), c, add, edge);
                 }
             }
         }
@@ -96,26 +95,26 @@ impl<'a> Rows<'a> {
         &self,
         tiles: &Tiles,
         (panel, width): (&[f32], usize),
-        columns: usize,
-        (c, c_row_stride): (&mut [f32], usize),
+        mut c: RectangleMut<'_, f32>,
         add: bool,
         edge: &mut [f32],
     ) {
+        let columns = c.size()[1];
         let (tall, wide) = (self.skip + self.rows > TILE, columns > TILE);
         let (b, a) = ((panel, width), (self.data, self.stride));
-        let run = |c: (&mut [f32], usize)| match (tall, wide) {
+        let run = |c: RectangleMut<'_, f32>| match (tall, wide) {
             (false, false) => tiles.multiply::<1, 1>(a, b, self.steps, c),
             (false, true) => tiles.multiply::<1, 2>(a, b, self.steps, c),
             (true, false) => tiles.multiply::<2, 1>(a, b, self.steps, c),
             (true, true) => tiles.multiply::<2, 2>(a, b, self.steps, c),
         };
         if self.rows.is_multiple_of(TILE) && columns.is_multiple_of(TILE) && !add {
-            return run((c, c_row_stride));
+            return run(c);
         }
-        run((&mut *edge, SIDE));
+        run(RectangleMut::new(edge, [SIDE; 2], SIDE));
         let edge = edge.chunks_exact(SIDE).skip(self.skip).take(self.rows);
-        for (row, c) in edge.zip(c.chunks_mut(c_row_stride)) {
-            let sums = c[..columns].iter_mut().zip(row);
+        for (r, row) in edge.enumerate() {
+            let sums = c.row(r).iter_mut().zip(row);
             if add {
                 sums.for_each(|(c, &x)| *c += x);
             } else {

@@ -2,7 +2,8 @@
 //!
 //! [`gemm`] handles every shape and every stride. [`weight_gradient`] also computes the sums over the tokens for a
 //! bias. Both use one blocked algorithm: a block of `b` is packed into panels as wide as four registers, threads
-//! process different blocks of rows of the result, and an innermost loop keeps a tile of the result in registers.
+//! process different rectangles of the result, and an innermost loop keeps a tile of it in registers. Rectangles are as square as
+//! possible, so that a thread reads little of what other cores packed.
 //! Contiguous rows or columns of `a` are read in place; only an `a` with neither is packed. If `a` has few rows, it can be
 //! packed instead of `b` ([`swapped`]).
 //!
@@ -32,12 +33,13 @@ use rayon::prelude::*;
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
+use crate::device::cpu::rectangle::{RectangleMut, Tiles};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::arch;
 use block::{Block, block_scratch_len};
 pub(crate) use epilogue::Epilogue;
 use epilogue::Finish;
-use pack::{pack_panels, packed_len};
+use pack::{Packing, panel_width};
 pub(crate) use terms::{MulAdd, Single, Terms};
 pub(crate) use vector::vector_product;
 
@@ -112,6 +114,10 @@ impl<'a, T> MatrixMut<'a, T> {
         let len = self.used_len();
         &mut self.data[..len]
     }
+
+    fn rectangle(self) -> RectangleMut<'a, T> {
+        RectangleMut::new(self.data, [self.rows, self.cols], self.row_stride)
+    }
 }
 
 /// Whether a result replaces the destination or is added to it.
@@ -134,7 +140,9 @@ impl Accumulate {
 pub(crate) const BLOCK_K: usize = 256;
 /// Columns of `b` that are packed at a time.
 const BLOCK_N: usize = 1024;
-/// Rows of the result that a thread computes at a time: a multiple of [`Terms::rows_of_blocks`] and of every tile's height.
+/// Bytes of `b` that several threads pack at a time.
+const PACKED: usize = 1 << 22;
+/// Rows of the result that one thread computes at a time: a multiple of the first of [`Terms::heights`] and of every tile's height.
 pub(crate) const BLOCK_M: usize = 96;
 /// With fewer multiplications, one thread does everything.
 const PARALLEL: usize = 1 << 17;
@@ -176,45 +184,35 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
         return swapped::product(terms, a, b, c, splits);
     }
     let bias = epilogue.bias;
+    // Several threads pack many blocks at once, so that they meet less often; one thread packs as much as its cache holds.
+    let depth = depth::<T, M>();
+    let most = if splits && parallel::threads() > 1 {
+        (PACKED / size_of::<T>() / n.min(BLOCK_N) / depth * depth).max(depth)
+    } else {
+        depth
+    };
     let mut product = Product::new(terms, a, c, accumulate, epilogue, splits);
-    for block in Packing::all::<T, M>(k, n) {
-        with_scratch(block.packed_len::<T>(), |panels: &mut [T]| {
-            block.pack(b, bias, panels, true);
-            product.add(block, panels);
+    for packing in packings::<T, M>([k, n], most) {
+        with_scratch(packing.len::<T>(), |panels: &mut [T]| {
+            packing.pack(b, bias.filter(|_| packing.p0 == 0), panels, splits);
+            product.add(packing, panels);
         });
     }
 }
 
-/// A block of a second factor, which is packed at once: `b[p0..p0 + depth, j0..j0 + columns]`.
-#[derive(Clone, Copy)]
-struct Packing {
-    p0: usize,
-    depth: usize,
-    j0: usize,
-    columns: usize,
+/// Rows of elements of a block of `b`.
+fn depth<T: Real, M: Terms<T>>() -> usize {
+    BLOCK_K / M::COUNT
 }
 
-impl Packing {
-    /// The blocks of a factor of `k` rows and `n` columns. That of an empty sum has a block, too.
-    fn all<T: Real, M: Terms<T>>(k: usize, n: usize) -> impl Iterator<Item = Packing> {
-        let most = BLOCK_K / M::COUNT;
-        (0..n).step_by(BLOCK_N).flat_map(move |j0| {
-            (0..k.max(1)).step_by(most).map(move |p0| {
-                let (depth, columns) = (most.min(k - p0), BLOCK_N.min(n - j0));
-                Packing { p0, depth, j0, columns }
-            })
+/// What is packed at once of a factor of `k` rows and `n` columns: at most so many rows. An empty sum is packed, too.
+fn packings<T: Real, M: Terms<T>>([k, n]: [usize; 2], most: usize) -> impl Iterator<Item = Packing> {
+    (0..n).step_by(BLOCK_N).flat_map(move |j0| {
+        (0..k.max(1)).step_by(most).map(move |p0| {
+            let (k, n) = (most.min(k - p0), BLOCK_N.min(n - j0));
+            Packing { p0, k, depth: depth::<T, M>(), j0, n }
         })
-    }
-
-    fn packed_len<T>(self) -> usize {
-        packed_len::<T>(self.depth, self.columns)
-    }
-
-    /// Packs this block of `b`. The sums start at the bias.
-    fn pack<T: Real>(self, b: Matrix<'_, T>, bias: Option<&[T]>, panels: &mut [T], splits: bool) {
-        let start = bias.filter(|_| self.p0 == 0);
-        pack_panels(arch(), b, start, (self.p0, self.depth), (self.j0, self.columns), panels, splits);
-    }
+    })
 }
 
 /// A second factor that is packed once, with the bias, for several products.
@@ -227,12 +225,12 @@ pub(crate) struct Packed<T> {
 impl<T: Real> Packed<T> {
     pub(crate) fn of<M: Terms<T>>(_terms: M, b: Matrix<'_, T>, bias: Option<&[T]>) -> Packed<T> {
         let (rows, columns) = (b.rows, b.cols);
-        let all = || Packing::all::<T, M>(rows, columns);
-        let mut panels = Scratch::new(all().map(Packing::packed_len::<T>).sum());
+        let all = || packings::<T, M>([rows, columns], rows.max(1));
+        let mut panels = Scratch::new(all().map(Packing::len::<T>).sum());
         let mut rest = &mut *panels;
-        for block in all() {
-            let (panels, after) = rest.split_at_mut(block.packed_len::<T>());
-            block.pack(b, bias, panels, true);
+        for packing in all() {
+            let (panels, after) = rest.split_at_mut(packing.len::<T>());
+            packing.pack(b, bias, panels, true);
             rest = after;
         }
         Packed { panels, rows, columns }
@@ -256,9 +254,9 @@ impl<T: Real> Packed<T> {
         assert_eq!((a.rows, a.cols, self.columns), shape, "shapes of a product");
         let mut product = Product::new(terms, a, c, accumulate, epilogue, false);
         let mut rest = &*self.panels;
-        for block in Packing::all::<T, M>(self.rows, self.columns) {
-            let (panels, after) = rest.split_at(block.packed_len::<T>());
-            product.add(block, panels);
+        for packing in packings::<T, M>([self.rows, self.columns], self.rows.max(1)) {
+            let (panels, after) = rest.split_at(packing.len::<T>());
+            product.add(packing, panels);
             rest = after;
         }
     }
@@ -268,16 +266,26 @@ impl<T: Real> Packed<T> {
 struct Product<'a, T, M> {
     terms: M,
     a: Matrix<'a, T>,
-    c: &'a mut [T],
-    c_row_stride: usize,
+    c: RectangleMut<'a, T>,
     accumulate: Accumulate,
-    /// Without the bias, which is packed.
+    /// Without the bias, which is packed, and without the input of the activation.
     epilogue: Epilogue<'a, T>,
-    /// The number of columns.
-    n: usize,
-    /// Rows of the result that a thread computes at a time.
-    block_m: usize,
+    kept: Option<RectangleMut<'a, T>>,
     splits: bool,
+}
+
+/// Tiles of a result, and those of the input of its activation.
+struct Written<'a, T> {
+    c: Tiles<'a, T>,
+    kept: Option<Tiles<'a, T>>,
+}
+
+impl<T> Written<'_, T> {
+    fn split_at(self, first: usize) -> (Self, Self) {
+        let (c, rest) = self.c.split_at(first);
+        let (kept, others) = self.kept.map(|kept| kept.split_at(first)).unzip();
+        (Written { c, kept }, Written { c: rest, kept: others })
+    }
 }
 
 impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
@@ -286,76 +294,73 @@ impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
         a: Matrix<'a, T>,
         c: MatrixMut<'a, T>,
         accumulate: Accumulate,
-        epilogue: Epilogue<'a, T>,
+        mut epilogue: Epilogue<'a, T>,
         splits: bool,
     ) -> Self {
         // An empty sum has no elements to step over.
         let a = if a.cols == 0 { Matrix { row_stride: 0, col_stride: 0, ..a } } else { a };
-        // Even a few rows are divided among the threads; but each block reads all panels.
-        let blocks = if splits && parallel::allowed() { 16 } else { 1 };
-        let block_m = BLOCK_M.min(a.rows.div_ceil(blocks).next_multiple_of(terms.rows_of_blocks()));
-        let (n, c_row_stride) = (c.cols, c.row_stride);
-        Product { terms, a, c: c.used(), c_row_stride, accumulate, epilogue, n, block_m, splits }
+        let kept = epilogue.pre_activation.take().map(MatrixMut::rectangle);
+        Product { terms, a, c: c.rectangle(), accumulate, epilogue, kept, splits }
     }
 
-    /// Adds the products with a block of the second factor. After the last of some columns comes their epilogue.
+    /// Adds the products with what is packed of the second factor. After the last of some columns comes their epilogue.
     // One copy for `gemm` and `Packed`: with one in each, a step of `large` took 2 to 5 % longer.
     #[inline(never)]
-    fn add(&mut self, Packing { p0, depth, j0, columns }: Packing, panels: &[T]) {
-        let Product { terms, a, c_row_stride, n, block_m, splits, .. } = *self;
-        let (m, k, arch) = (a.rows, a.cols, arch());
+    fn add(&mut self, packing: Packing, panels: &[T]) {
+        let Product { terms, a, splits, ref epilogue, .. } = *self;
+        let Packing { p0, k, depth, j0, n } = packing;
+        let (m, arch) = (a.rows, arch());
         let add = p0 > 0 || self.accumulate == Accumulate::Add;
-        let finish = p0 + depth == k && !self.epilogue.is_only_bias();
-        let Epilogue { activation, gradient, residual, ref mut pre_activation, .. } = self.epilogue;
-        let kept_row_stride = pre_activation.as_ref().map_or(0, |kept| kept.row_stride);
-        let block = |i0: usize, c: &mut [T], kept: Option<&mut [T]>| {
-            let rows = block_m.min(m - i0);
-            with_scratch(block_scratch_len::<T>(depth), |scratch| {
-                terms.compute(Block {
-                    a,
-                    i0,
-                    p0,
-                    m: rows,
-                    n: columns,
-                    k: depth,
-                    panels,
-                    c: &mut c[j0..],
-                    c_row_stride,
-                    add,
-                    scratch,
+        let finish = p0 + k == a.cols && !(epilogue.is_only_bias() && self.kept.is_none());
+        let Epilogue { activation, gradient, residual, .. } = *epilogue;
+        let block =
+            |mut c: RectangleMut<'_, T>, pre_activation: Option<RectangleMut<'_, T>>, scratch: &mut [T]| {
+                let ([rows, columns], i0, j) = (c.size(), c.rows().start, c.columns().start - j0);
+                for (p, k, panels) in packing.blocks(panels, j) {
+                    let (c, add) = (c.part(0..rows, 0..columns), add || p > p0);
+                    terms.compute(Block { a, i0, p0: p, k, panels, c, add, scratch: &mut *scratch });
+                }
+                if finish {
+                    arch.dispatch(Finish { activation, gradient, residual, pre_activation, c });
+                }
+            };
+        let threads = if splits { parallel::threads() } else { 1 };
+        let tile = tile_of(threads, [m, n], terms.heights(), panel_width::<T>(arch).1);
+        let c = self.c.part(0..m, j0..j0 + n).tiles(tile);
+        let kept = self.kept.as_mut().map(|kept| kept.part(0..m, j0..j0 + n).tiles(tile));
+        parallel::share(
+            splits,
+            c.len(),
+            Written { c, kept },
+            Written::split_at,
+            &|Written { c, mut kept }| {
+                with_scratch(block_scratch_len::<T>(depth.min(k)), |scratch| {
+                    for c in c {
+                        block(c, kept.as_mut().and_then(Tiles::next), scratch);
+                    }
                 });
-            });
-            if finish {
-                let pre_activation =
-                    kept.map(|data| MatrixMut { data, rows, cols: n, row_stride: kept_row_stride });
-                arch.dispatch(Finish {
-                    activation,
-                    gradient,
-                    residual,
-                    pre_activation,
-                    i0,
-                    j0,
-                    m: rows,
-                    n: columns,
-                    c: &mut c[j0..],
-                    c_row_stride,
-                });
-            }
-        };
-        match pre_activation {
-            None => for_each_chunk(self.c, block_m * c_row_stride, splits, |index, c| {
-                block(index * block_m, c, None);
-            }),
-            Some(kept) => {
-                let used = kept.used_len();
-                let c = self.c.par_chunks_mut(block_m * c_row_stride);
-                let kept = kept.data[..used].par_chunks_mut(block_m * kept_row_stride);
-                parallel::for_each(splits, c.zip(kept).enumerate(), |(index, (c, kept))| {
-                    block(index * block_m, c, Some(kept));
-                });
-            }
-        }
+            },
+        );
     }
+}
+
+/// The rows and columns of the tiles that so many threads compute an `m` by `n` result in, so that all are done as soon as possible.
+/// The rows are one of `heights`, the columns a multiple of the width of a panel.
+fn tile_of(threads: usize, [m, n]: [usize; 2], heights: &[usize], width: usize) -> [usize; 2] {
+    if threads == 1 {
+        return [BLOCK_M, n];
+    }
+    /// To load a number from the cache of another core takes as long as so many multiplications.
+    const LOAD: usize = 32;
+    let widths = [1, 2, 4, 8, 16].map(|parts| n.div_ceil(parts).next_multiple_of(width));
+    let tiles = widths.into_iter().flat_map(|columns| heights.iter().map(move |&rows| [rows, columns]));
+    let time = |&[rows, columns]: &[usize; 2]| {
+        let count = m.div_ceil(rows) * n.div_ceil(columns);
+        let (rows, columns) = (rows.min(m), columns.min(n));
+        // The last tile begins when all others are under way, and some threads are slower than others.
+        (count + threads) * (rows * columns + LOAD * (rows + columns))
+    };
+    tiles.min_by_key(time).unwrap_or([BLOCK_M, n])
 }
 
 /// The gradients of `y = x w^T + b` by `w` and `b`: `dw (+)= dy^T x`, and `db (+)=` the sums of the columns of `dy`.

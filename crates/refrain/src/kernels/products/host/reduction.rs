@@ -3,10 +3,11 @@
 use pulp::{Simd, WithSimd};
 
 use super::block::{Block, block_scratch_len};
-use super::pack::{pack_panels, packed_len};
+use super::pack::{Packing, Panels, packed_len};
 use super::{Accumulate, BLOCK_K, Matrix, MatrixMut, Single, Terms, for_each_chunk};
 use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::arch;
 
@@ -101,11 +102,11 @@ pub(super) fn product<T: Real, M: Terms<T>>(
                     let count = depth.min(end - p0);
                     let rows = b.rows(p0, count, &mut made);
                     let k = rows.rows;
-                    pack_panels(arch(), rows, None, (0, k), (0, n), &mut panels, false);
+                    Packing::one_block(k, n).pack(rows, None, &mut panels, false);
                     let rows = a.rows(p0, count, &mut made);
-                    let (c, c_row_stride, add) = (&mut *c, n, p0 > first);
-                    let (a, i0, p0, panels) = (rows.t(), 0, 0, &*panels);
-                    terms.compute(Block { a, i0, p0, m, n, k, panels, c, c_row_stride, add, scratch });
+                    let (c, add) = (RectangleMut::new(c, [m, n], n), p0 > first);
+                    let (a, i0, p0, panels) = (rows.t(), 0, 0, Panels::of_one_block(&panels, k));
+                    terms.compute(Block { a, i0, p0, k, panels, c, add, scratch });
                     arch().dispatch(AddColumns { terms, rows, first: 0, end: k, sums });
                 }
             });

@@ -2,11 +2,11 @@
 //! packed and the columns of `b` are read in place. Each element is summed in the same order, so the bits are the same.
 
 use super::block::{Block, block_scratch_len};
-use super::pack::{pack_panels, packed_len};
+use super::pack::Packing;
 use super::{BLOCK_K, BLOCK_M, BLOCK_N, Matrix, MatrixMut, Terms, for_each_chunk};
 use crate::device::cpu::numeric::Real;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::with_scratch;
-use crate::device::cpu::simd::arch;
 use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 
 /// With fewer rows, most lanes of a register would have none of them.
@@ -30,33 +30,27 @@ pub(super) fn product<T: Real, M: Terms<T>>(
 ) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     let depth = BLOCK_K / M::COUNT;
+    let packing = Packing { p0: 0, k, depth, j0: 0, n: m };
     let row_stride = c.row_stride;
     let c = c.used();
-    with_scratch(k.div_ceil(depth) * packed_len::<T>(depth, m), |packed: &mut [T]| {
-        for (part, panels) in packed.chunks_exact_mut(packed_len::<T>(depth, m)).enumerate() {
-            let p0 = part * depth;
-            pack_panels(arch(), a.t(), None, (p0, depth.min(k - p0)), (0, m), panels, true);
-        }
-        let packed = &*packed;
+    with_scratch(packing.len::<T>(), |panels: &mut [T]| {
+        packing.pack(a.t(), None, panels, true);
+        let panels = &*panels;
         for j0 in (0..n).step_by(BLOCK_N) {
             let columns = BLOCK_N.min(n - j0);
             with_scratch(columns * m, |turned: &mut [T]| {
                 for_each_chunk(turned, BLOCK_M * m, splits, |index, turned| {
                     let (i0, rows) = (j0 + index * BLOCK_M, turned.len() / m);
                     with_scratch(block_scratch_len::<T>(depth), |scratch: &mut [T]| {
-                        for (part, panels) in packed.chunks_exact(packed_len::<T>(depth, m)).enumerate() {
-                            let p0 = part * depth;
+                        for (p0, k, panels) in packing.blocks(panels, 0) {
                             terms.compute(Block {
                                 a: b.t(),
                                 i0,
                                 p0,
-                                m: rows,
-                                n: m,
-                                k: depth.min(k - p0),
+                                k,
                                 panels,
-                                c: &mut *turned,
-                                c_row_stride: m,
-                                add: part > 0,
+                                c: RectangleMut::new(turned, [rows, m], m),
+                                add: p0 > 0,
                                 scratch: &mut *scratch,
                             });
                         }

@@ -18,8 +18,9 @@ pub(crate) trait Terms<T: Real>: Copy + Send + Sync {
     const COUNT: usize;
     /// The elements that a row of so many numbers becomes.
     fn of_numbers(self, numbers: usize) -> usize;
-    /// Blocks with a multiple of so many rows leave no row of a tile of a full panel empty.
-    fn rows_of_blocks(self) -> usize;
+    /// Rows that a thread may compute at a time, the fewest first: blocks with a multiple of the first number leave no row of a tile of
+    /// a full panel empty.
+    fn heights(self) -> &'static [usize];
     /// `sum` plus the numbers of `x`.
     fn add(self, sum: T, x: T) -> T;
     /// A matrix whose rows are divided into elements.
@@ -44,8 +45,8 @@ pub(crate) trait MulAdd<T: Real>: Copy {
 /// Elements that a thread makes at a time.
 const PIECE: usize = 1 << 12;
 
-/// A multiple of the heights of the tiles of full panels.
-const ROWS_OF_REGISTERS: usize = 12;
+/// Multiples of the heights of the tiles of full panels.
+const HEIGHTS_IN_REGISTERS: [usize; 7] = [12, 24, 36, 48, 72, 96, 144];
 
 /// An element is a number.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +66,8 @@ impl<T: Real> Terms<T> for Single {
         numbers
     }
 
-    fn rows_of_blocks(self) -> usize {
-        ROWS_OF_REGISTERS
+    fn heights(self) -> &'static [usize] {
+        &HEIGHTS_IN_REGISTERS
     }
 
     #[inline(always)]
@@ -150,10 +151,10 @@ impl Terms<f32> for Bf16Pairs {
         }
     }
 
-    fn rows_of_blocks(self) -> usize {
+    fn heights(self) -> &'static [usize] {
         match self {
-            Bf16Pairs::Avx512(_) => ROWS_OF_REGISTERS,
-            Bf16Pairs::Amx(_) => TILE,
+            Bf16Pairs::Avx512(_) => &HEIGHTS_IN_REGISTERS,
+            Bf16Pairs::Amx(_) => &[TILE, 2 * TILE, 4 * TILE],
         }
     }
 

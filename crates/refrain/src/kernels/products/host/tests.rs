@@ -198,7 +198,9 @@ fn a_weight_gradient_has_the_sums_of_the_bias() {
 #[test]
 fn a_factor_that_is_packed_once_gives_the_bits_of_a_product() {
     // Several blocks of rows, of columns and of the reduced dimension.
-    for (m, n, k) in [(1, 40, 30), (200, 16, 8), (101, 1100, 3), (97, 30, 600), (3, 2100, 300)] {
+    for (m, n, k) in
+        [(1, 40, 30), (200, 16, 8), (101, 1100, 3), (97, 30, 600), (3, 2100, 300), (20, 150, 600)]
+    {
         let (a, b) = (numbers::<f32>(m * k, 1), numbers::<f32>(n * k, 2));
         let (a, b) = (Matrix::row_major(&a, m, k), Matrix::row_major(&b, n, k).t());
         let (bias, residual) = (numbers::<f32>(n, 3), numbers::<f32>(m * n, 4));
@@ -275,14 +277,19 @@ fn results_do_not_depend_on_the_number_of_threads() {
             (1440, 16, 576),
             (1440, 70, 33),
             (5000, 70, 33),
+            // Several blocks are packed at once, more than once; and tiles have wide and narrow panels of several blocks.
+            (14, 1030, 1300),
+            (500, 330, 700),
         ] {
             let (a, b) = (numbers::<f32>(2 * (m + 4) * (k + 6) + 8, 1), numbers::<f32>(k * n, 2));
             let (bias, residual) = (numbers::<f32>(n, 3), numbers::<f32>(m * n, 4));
             let b = Matrix::row_major(&b, k, n);
-            let mut c = vec![0.5; m * n];
+            let (mut c, mut kept) = (vec![0.5; m * n], vec![0.0; m * (n + 3)]);
             for a in layouts(&a, m, k) {
+                let pre_activation = MatrixMut { data: &mut kept, rows: m, cols: n, row_stride: n + 3 };
                 let epilogue = Epilogue {
                     bias: Some(&bias),
+                    pre_activation: Some(pre_activation),
                     activation: Activation::GeluTanh,
                     residual: Some(Matrix::row_major(&residual, m, n)),
                     ..Epilogue::default()
@@ -293,6 +300,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
                     gemm(Single, a, b, MatrixMut::row_major(&mut c, m, n), accumulate, epilogue);
                     bits.extend(c.iter().map(|x| x.to_bits()));
                 }
+                bits.extend(kept.iter().map(|x| x.to_bits()));
                 let (mut dw, mut db) = (vec![0.0f32; n * k], vec![0.0f32; n]);
                 let out = MatrixMut::row_major(&mut dw, n, k);
                 let dy = Matrix::row_major(&c, m, n);

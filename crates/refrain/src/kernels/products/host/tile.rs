@@ -4,6 +4,7 @@ use pulp::Simd;
 
 use super::MulAdd;
 use crate::device::cpu::numeric::Real;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::simd::Vectors;
 
 /// A tile of `MR` rows by `NV` registers.
@@ -92,17 +93,16 @@ fn add_step<S: Simd, T: Real, M: MulAdd<T>, const MR: usize, const NV: usize>(
     }
 }
 
-/// Writes or adds a tile to `c`, whose rows have at least `NV` registers.
+/// Writes or adds a tile to the first rows of `c`, which have `NV` registers.
 #[inline(always)]
 pub(crate) fn store<S: Simd, T: Real, const MR: usize, const NV: usize>(
     simd: S,
     tile: &Tile<T, S, MR, NV>,
-    c: &mut [T],
-    c_row_stride: usize,
+    c: &mut RectangleMut<'_, T>,
     add: bool,
 ) {
     for i in 0..MR {
-        let c = &mut c[i * c_row_stride..][..NV * T::lanes::<S>()];
+        let c = &mut c.row(i)[..NV * T::lanes::<S>()];
         let c = T::as_vectors_mut::<S>(c).0;
         for j in 0..NV {
             c[j] = if add { T::add_vectors(simd, c[j], tile[i][j]) } else { tile[i][j] };

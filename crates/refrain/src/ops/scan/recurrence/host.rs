@@ -4,9 +4,9 @@ use rayon::prelude::*;
 
 use super::RecurrenceBackward;
 use crate::device::HostArgs;
-use crate::device::cpu::columns::ColumnsMut;
 use crate::device::cpu::numeric::{Number, Stored, with_float};
 use crate::device::cpu::parallel::{ByColumns, by_columns, for_each, optional_pieces, worthwhile};
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Lines {
     }
 
     /// Lines that are some columns of a matrix.
-    fn of_columns<T>(columns: &ColumnsMut<'_, T>, [steps, inner]: [usize; 2]) -> Lines {
+    fn of_columns<T>(columns: &RectangleMut<'_, T>, [steps, inner]: [usize; 2]) -> Lines {
         let own = columns.columns();
         Lines { start: own.start, count: own.len(), apart: 1, steps, step: inner }
     }
@@ -58,7 +58,7 @@ impl<T> Steps<T> for &mut [T] {
     }
 }
 
-impl<T> Steps<T> for ColumnsMut<'_, T> {
+impl<T> Steps<T> for RectangleMut<'_, T> {
     #[inline(always)]
     fn at_mut(&mut self, _: Lines, t: usize) -> &mut [T] {
         self.row(t)
@@ -105,7 +105,7 @@ fn forward_of<T: Stored, R: Number>(extent: Extent, first: bool, args: &HostArgs
         if inner == 1 {
             return read.run::<R>(Lines::of_neighbours(y.len() / n, n), &mut y);
         }
-        by_columns(outer - 1, [n, inner], ColumnsMut::all(y, inner), |mut y| {
+        by_columns(outer - 1, [n, inner], RectangleMut::all(y, inner), |mut y| {
             let first = first.map(|first| &first[y.columns()]);
             Forward { first, ..read }.run::<R>(Lines::of_columns(&y, [n, inner]), &mut y);
         });
@@ -163,7 +163,7 @@ struct Written<'a, O, T> {
     d_first: Option<&'a mut [T]>,
 }
 
-impl<T: Send> ByColumns for Written<'_, ColumnsMut<'_, T>, T> {
+impl<T: Send> ByColumns for Written<'_, RectangleMut<'_, T>, T> {
     fn split_at(self, first: usize) -> (Self, Self) {
         let (dx, rest) = self.dx.split_at(first);
         let (d_decay, d_decays) = self.d_decay.map(|columns| columns.split_at(first)).unzip();
@@ -203,8 +203,8 @@ fn backward_of<T: Stored, R: Number>(op: &RecurrenceBackward, args: &HostArgs<'_
             let lines = Lines::of_neighbours(dx.len() / n, n);
             return read.run::<R, _>(lines, Written { dx, d_decay, d_first });
         }
-        let d_decay = d_decay.map(|d_decay| ColumnsMut::all(d_decay, inner));
-        let written = Written { dx: ColumnsMut::all(dx, inner), d_decay, d_first };
+        let d_decay = d_decay.map(|d_decay| RectangleMut::all(d_decay, inner));
+        let written = Written { dx: RectangleMut::all(dx, inner), d_decay, d_first };
         by_columns(outer - 1, [n, inner], written, |written| {
             let first = first.map(|first| &first[written.dx.columns()]);
             let lines = Lines::of_columns(&written.dx, [n, inner]);

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use pulp::Arch;
 
 use super::TILE;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::simd::{arch, tiles_allowed};
 
 /// Permission to use tiles: there is a value only if the processor has them, the system lets this process use them, and
@@ -161,12 +162,13 @@ impl Tiles {
         (a, a_stride): (&[f32], usize),
         (panel, width): (&[f32], usize),
         steps: usize,
-        (c, c_stride): (&mut [f32], usize),
+        mut c: RectangleMut<'_, f32>,
     ) {
         let last_row = R * TILE - 1;
         assert!(steps == 0 || last_row * a_stride + steps * TILE <= a.len(), "rows of the first factor");
         assert!(steps * TILE * width + C * TILE <= panel.len(), "rows of the second factor");
-        assert!(last_row * c_stride + C * TILE <= c.len(), "rows of the result");
+        let ([c_rows, c_columns], c_stride) = (c.size(), c.row_stride());
+        assert!(last_row < c_rows && C * TILE <= c_columns, "rows of the result");
         let bytes = size_of::<f32>();
         let (from, to) = (a.as_ptr(), c.as_mut_ptr());
         let of = Addresses {
@@ -182,7 +184,7 @@ impl Tiles {
             c_stride: bytes * c_stride,
         };
         // SAFETY: the processor and the system have tiles, and they are set to 16 rows of 64 bytes, because there is a `self`. What is read
-        // and written lies in the slices, as the assertions say; with `R` or `C` of 1, addresses of second tiles are not used.
+        // and written lies in the slices and in the rectangle, as the assertions say; with `R` or `C` of 1, addresses of second tiles are not used.
         unsafe {
             match (R, C) {
                 (1, 1) => product!(

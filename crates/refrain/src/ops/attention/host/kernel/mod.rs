@@ -171,6 +171,24 @@ impl Kernel {
             Kernel::Long => 1,
         }
     }
+
+    // The arithmetic is compiled once, and not for each type that operands are stored in.
+
+    #[inline(never)]
+    fn forward<T: Real>(self, task: Forward<'_, T>) {
+        match self {
+            Kernel::Short => arch().dispatch(short::Forward(task)),
+            Kernel::Long => arch().dispatch(task),
+        }
+    }
+
+    #[inline(never)]
+    fn backward<T: Real>(self, task: Backward<'_, T>) {
+        match self {
+            Kernel::Short => arch().dispatch(short::Backward(task)),
+            Kernel::Long => arch().dispatch(task),
+        }
+    }
 }
 
 /// Writes the output `o` in layout `o_layout` (offset 0, one sequence after the other), the saved statistics of each
@@ -203,7 +221,6 @@ fn forward_by<A: Stored, T: Real>(
     if batch * heads * queries * head_dim == 0 {
         return;
     }
-    let arch = arch();
     let operands = Operands::of([(q, queries), (k, keys), (v, keys)], sizes);
     let sequences = kernel.task_sequences::<T>();
     let o = o.par_chunks_mut(sequences * o_layout.batch_stride).take(batch.div_ceil(sequences));
@@ -224,11 +241,7 @@ fn forward_by<A: Stored, T: Real>(
             operands.read(first, count, |qkv| {
                 narrow(o, false, |o| {
                     with_scratch(scratch_len, |memory| {
-                        let task = Forward { sizes, first, qkv, o, o_layout, kept, scores, memory };
-                        match kernel {
-                            Kernel::Short => arch.dispatch(short::Forward(task)),
-                            Kernel::Long => arch.dispatch(task),
-                        }
+                        kernel.forward(Forward { sizes, first, qkv, o, o_layout, kept, scores, memory });
                     });
                 });
             });
@@ -274,7 +287,6 @@ fn backward_by<A: Stored, T: Real>(
         }
         return;
     }
-    let arch = arch();
     let operands = Operands::of([(q, queries), (k, keys), (v, keys), (d_o, queries)], sizes);
     let sequences = kernel.task_sequences::<T>();
     let tasks = batch.div_ceil(sequences);
@@ -295,10 +307,7 @@ fn backward_by<A: Stored, T: Real>(
                 with_scratch(scratch_len, |memory| {
                     let qkv = [q, k, v];
                     let task = Backward { sizes, first, qkv, d_o, kept, gradients, layouts, scores, memory };
-                    match kernel {
-                        Kernel::Short => arch.dispatch(short::Backward(task)),
-                        Kernel::Long => arch.dispatch(task),
-                    }
+                    kernel.backward(task);
                 });
             });
         });

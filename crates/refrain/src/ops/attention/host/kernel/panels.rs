@@ -3,6 +3,7 @@
 use pulp::{NullaryFnOnce, Simd};
 
 use crate::device::cpu::numeric::Real;
+use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::simd::Vectors;
 use crate::kernels::products::host::{Matrix, Single, tile};
 
@@ -227,8 +228,10 @@ impl<T: Real, S: Simd> Product<'_, T, S> {
         }
         let columns = to.columns - j;
         let c = &mut to.data[i * to.row_stride + j..];
-        if columns >= NV * T::lanes::<S>() {
-            tile::store::<S, T, MR, NV>(simd, &tile, c, to.row_stride, to.add);
+        let width = NV * T::lanes::<S>();
+        if columns >= width {
+            let mut c = RectangleMut::new(c, [MR, width], to.row_stride);
+            tile::store::<S, T, MR, NV>(simd, &tile, &mut c, to.add);
             return MR;
         }
         // A loop over the tile itself would prevent it from staying in registers.
