@@ -374,6 +374,11 @@ const METHODS: &[Method] = methods! {
     "linear_recurrence": |g, a, b, c| a.linear_recurrence(&b, g.axis, g.flag.then_some(&c));
     "": |g, a, b, c| a.linear_recurrence(&b, g.axis, None).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
     "": |g, a, b, c| a.linear_recurrence_into(&b, g.axis, g.flag.then_some(&c), &a);
+    "": |g, a, b, c| a.cholesky().and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
+    "cholesky": |g, a, b, c| a.cholesky_into(&b);
+    "": |g, a, b, c| a.solve_triangular(&b, g.flag).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
+    "solve_triangular": |g, a, b, c| a.solve_triangular_into(&b, g.flag, &c);
+    "cholesky_solve": |g, a, b, c| a.cholesky_solve(&b);
     "flip": |g, a, b, c| a.flip(&g.axes[..]);
     "roll": |g, a, b, c| a.roll(&[g.n as isize, g.axis][..g.m.min(2)], &[g.axis, g.other_axis]);
     "tril": |g, a, b, c| a.tril(g.n as i64);

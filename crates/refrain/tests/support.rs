@@ -102,6 +102,9 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
     fn ones(dtype: DType) -> Result<Tensor> {
         Tensor::ones([3, 4], dtype, &Device::cpu())
     }
+    fn square(dtype: DType) -> Result<Tensor> {
+        Tensor::eye(3, dtype, &Device::cpu())
+    }
     fn generator() -> Result<Generator> {
         Generator::new(&Device::cpu(), 1)
     }
@@ -167,6 +170,9 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
                 states.add(&cells)
             })
         }),
+        ("cholesky", |d| both(square(d)?, |x| x.cholesky())),
+        ("solve_triangular", |d| both(square(d)?, |x| x.solve_triangular(x, false))),
+        ("cholesky_solve", |d| both(square(d)?, |x| x.cholesky_solve(x))),
         ("rfft", |d| both(ones(d)?, |x| Ok(x.rfft(1)?.0))),
         ("irfft", |d| both(ones(d)?, |x| x.irfft(x, 6, 1))),
         ("fft", |d| both(ones(d)?, |x| Ok(x.fft(x, 1)?.0))),

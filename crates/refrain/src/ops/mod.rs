@@ -29,6 +29,7 @@ pub(crate) mod index_select;
 pub(crate) mod interpolate;
 pub(crate) mod l2_normalize;
 pub(crate) mod layer_norm;
+pub(crate) mod linalg;
 pub(crate) mod linear;
 pub(crate) mod logsumexp;
 pub(crate) mod loss;

@@ -38,6 +38,8 @@ mod interpolate;
 mod l2_normalize;
 #[path = "../../src/ops/layer_norm/tests.rs"]
 mod layer_norm;
+#[path = "../../src/ops/linalg/tests.rs"]
+mod linalg;
 #[path = "../../src/ops/linear/tests.rs"]
 mod linear;
 #[path = "../../src/ops/logsumexp/tests.rs"]

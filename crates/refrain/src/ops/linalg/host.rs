@@ -1,0 +1,210 @@
+//! Cholesky factors and triangular systems on the CPU, in blocks: what is beside a block is a matrix product.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::{SolveTriangular, Square};
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::Real;
+use crate::device::cpu::parallel;
+use crate::device::cpu::scratch::Scratch;
+use crate::device::cpu::simd::simd;
+use crate::error::{Error, Result};
+use crate::kernels::elementwise::{Lines, LinesMut, transpose};
+use crate::kernels::products::host::{Accumulate, Epilogue, Matrix, MatrixMut, Single, gemm};
+use crate::types::DType;
+
+/// Rows and columns of a block.
+const BLOCK: usize = 64;
+/// Rows below a block that are one product.
+const STRIP: usize = 256;
+
+pub(super) fn cholesky(args: &HostArgs<'_>) -> Result<()> {
+    match args.write_dtype(0) {
+        DType::F64 => factor_all::<f64>(args),
+        _ => factor_all::<f32>(args),
+    }
+}
+
+fn factor_all<R: Real>(args: &HostArgs<'_>) -> Result<()> {
+    let n = Square::of(args.read_shape(0)).n;
+    let (x, y) = (args.read::<R>(0)?, args.write::<R>(0)?);
+    let all = y.len() * n;
+    // The first matrix that has no factor, and the row at which that shows.
+    let failed = AtomicUsize::new(usize::MAX);
+    parallel::pieces_that_read(y, n * n, all, |i, l| {
+        l.copy_from_slice(&x[i * n * n..][..n * n]);
+        if let Err(row) = factor(l, n) {
+            failed.fetch_min(i * n + row, Relaxed);
+        }
+    });
+    match failed.into_inner() {
+        usize::MAX => Ok(()),
+        at => args.fault(not_definite(args.op(), at / n, at % n)),
+    }
+}
+
+/// The factor of a matrix, of which the lower triangle counts, in its place; or the row at which the matrix is not positive definite.
+fn factor<R: Real>(l: &mut [R], n: usize) -> std::result::Result<(), usize> {
+    let mut block = Scratch::<R>::new(BLOCK * BLOCK);
+    let mut copies = Scratch::<R>::new(if n > BLOCK { 2 * n * BLOCK } else { 0 });
+    for first in (0..n).step_by(BLOCK) {
+        let size = BLOCK.min(n - first);
+        let rest = first + size;
+        // As an upper triangle, whose rows are contiguous.
+        let upper = &mut block[..size * size];
+        let from = Lines { data: &l[first * (n + 1)..], step: n };
+        transpose(from, LinesMut { data: &mut *upper, step: size }, size, size);
+        factor_block(upper, size).map_err(|row| first + row)?;
+        for (r, to) in l[first * n..rest * n].chunks_exact_mut(n).enumerate() {
+            for (c, to) in to[first..=first + r].iter_mut().enumerate() {
+                *to = upper[c * size + r];
+            }
+        }
+        if rest == n {
+            break;
+        }
+        // Below the block: the rows of `x` of `x u = a`, and then what they take away from the columns beside.
+        let (solved, negated) = copies[..2 * (n - rest) * size].split_at_mut((n - rest) * size);
+        let below = &mut l[rest * n..];
+        parallel::pieces_that_read(below, n, (n - rest) * size * size, |_, row| {
+            divide_row(&mut row[first..rest], upper, size);
+        });
+        let rows = below.chunks_exact(n).zip(solved.chunks_exact_mut(size));
+        for ((row, solved), negated) in rows.zip(negated.chunks_exact_mut(size)) {
+            solved.copy_from_slice(&row[first..rest]);
+            negated.iter_mut().zip(&*solved).for_each(|(to, &v)| *to = -v);
+        }
+        for (strip, (a, c)) in negated.chunks(STRIP * size).zip(below.chunks_mut(STRIP * n)).enumerate() {
+            let rows = c.len() / n;
+            let columns = strip * STRIP + rows;
+            let a = Matrix::row_major(a, rows, size);
+            let b = Matrix::row_major(&*solved, columns, size).t();
+            let c = MatrixMut { data: &mut c[rest..], rows, cols: columns, row_stride: n };
+            gemm(Single, a, b, c, Accumulate::Add, Epilogue::default());
+        }
+    }
+    for (r, row) in l.chunks_exact_mut(n).enumerate() {
+        row[r + 1..].fill(R::ZERO);
+    }
+    Ok(())
+}
+
+/// The factor `u` of a block `u^T u`, in the place of its upper triangle.
+fn factor_block<R: Real>(u: &mut [R], size: usize) -> std::result::Result<(), usize> {
+    simd(
+        #[inline(always)]
+        || {
+            for j in 0..size {
+                let (above, below) = u.split_at_mut((j + 1) * size);
+                let row = &mut above[j * size..];
+                // NaN is not above 0, either.
+                if !(row[j] > R::ZERO) {
+                    return Err(j);
+                }
+                let root = row[j].sqrt();
+                row[j] = root;
+                row[j + 1..].iter_mut().for_each(|v| *v = *v / root);
+                for (i, to) in below.chunks_exact_mut(size).enumerate() {
+                    let i = j + 1 + i;
+                    let factor = row[i];
+                    to[i..].iter_mut().zip(&row[i..]).for_each(|(to, &v)| *to = *to - factor * v);
+                }
+            }
+            Ok(())
+        },
+    )
+}
+
+/// The row `x` of `x u = row`, in its place.
+fn divide_row<R: Real>(row: &mut [R], u: &[R], size: usize) {
+    simd(
+        #[inline(always)]
+        || {
+            for (j, u) in u.chunks_exact(size).enumerate() {
+                let v = row[j] / u[j];
+                row[j] = v;
+                row[j + 1..].iter_mut().zip(&u[j + 1..]).for_each(|(to, &u)| *to = *to - v * u);
+            }
+        },
+    );
+}
+
+pub(super) fn not_definite(op: &'static str, matrix: usize, row: usize) -> Error {
+    let message = NOT_DEFINITE.replace("{0}", &matrix.to_string()).replace("{1}", &row.to_string());
+    Error::invalid(op, message)
+}
+
+/// What a matrix and a row are said to be.
+pub(super) const NOT_DEFINITE: &str = "matrix {0} of the batch is not positive definite, which shows at row {1}; if it nearly is, add a small multiple of the identity to it";
+
+pub(super) fn solve_triangular(op: &SolveTriangular, args: &HostArgs<'_>) -> Result<()> {
+    match args.write_dtype(0) {
+        DType::F64 => solve_all::<f64>(op, args),
+        _ => solve_all::<f32>(op, args),
+    }
+}
+
+fn solve_all<R: Real>(op: &SolveTriangular, args: &HostArgs<'_>) -> Result<()> {
+    let shape = args.write_shape(0);
+    let (n, k) = (shape[shape.rank() - 2], shape[shape.rank() - 1]);
+    let (a, y) = (args.read::<R>(0)?, args.write::<R>(0)?);
+    let b = if args.in_place(1).is_some() { None } else { Some(args.read::<R>(1)?) };
+    let all = y.len() * n;
+    parallel::pieces_that_read(y, n * k, all, |i, y| {
+        if let Some(b) = b {
+            y.copy_from_slice(&b[i * n * k..][..n * k]);
+        }
+        let a = Matrix::row_major(&a[i * n * n..][..n * n], n, n);
+        solve(if op.transposed { a.t() } else { a }, op.upper != op.transposed, y, k);
+    });
+    Ok(())
+}
+
+/// The solution of `a y = y`, whose rows have `k` elements, in its place.
+fn solve<R: Real>(a: Matrix<'_, R>, upper: bool, y: &mut [R], k: usize) {
+    let n = a.rows;
+    let mut negated = Scratch::<R>::new(if n > BLOCK { n * BLOCK } else { 0 });
+    let at = |row: usize, column: usize| a.data[row * a.row_stride + column * a.col_stride];
+    let blocks = n.div_ceil(BLOCK);
+    for block in 0..blocks {
+        let first = BLOCK * if upper { blocks - 1 - block } else { block };
+        let size = BLOCK.min(n - first);
+        let (before, rest) = y.split_at_mut(first * k);
+        let (own, behind) = rest.split_at_mut(size * k);
+        solve_block(|row, column| at(first + row, first + column), upper, own, k, size);
+        // What the solved rows take away from the others.
+        let (others, from) = if upper { (before, 0) } else { (behind, first + size) };
+        let rows = others.len() / k;
+        if rows == 0 {
+            continue;
+        }
+        for (r, to) in negated[..rows * size].chunks_exact_mut(size).enumerate() {
+            to.iter_mut().enumerate().for_each(|(c, to)| *to = -at(from + r, first + c));
+        }
+        let (a, b) =
+            (Matrix::row_major(&negated[..rows * size], rows, size), Matrix::row_major(own, size, k));
+        let c = MatrixMut::row_major(others, rows, k);
+        gemm(Single, a, b, c, Accumulate::Add, Epilogue::default());
+    }
+}
+
+/// The same for one block.
+fn solve_block<R: Real>(at: impl Fn(usize, usize) -> R, upper: bool, y: &mut [R], k: usize, size: usize) {
+    simd(
+        #[inline(always)]
+        || {
+            for step in 0..size {
+                let row = if upper { size - 1 - step } else { step };
+                let (before, rest) = y.split_at_mut(row * k);
+                let (own, behind) = rest.split_at_mut(k);
+                let diagonal = at(row, row);
+                own.iter_mut().for_each(|v| *v = *v / diagonal);
+                let (others, from) = if upper { (before, 0) } else { (behind, row + 1) };
+                for (r, to) in others.chunks_exact_mut(k).enumerate() {
+                    let factor = at(from + r, row);
+                    to.iter_mut().zip(&*own).for_each(|(to, &v)| *to = *to - factor * v);
+                }
+            }
+        },
+    );
+}
