@@ -1,4 +1,4 @@
-"""Convolutions, a GRU, an LSTM, a filter of frequencies, and operations that sort, scan, transform or resize, beside PyTorch, in one sitting, as a table in Markdown.
+"""Convolutions, a GRU, an LSTM, a filter of frequencies, linear algebra, and operations that sort, scan, transform or resize, beside PyTorch, in one sitting, as a table in Markdown.
 
     pip install torch
     cargo build --release -p refrain-nn --example layers
@@ -13,7 +13,8 @@ every program runs pinned to as many CPUs as there are threads.
 Images are 32 x 64 x 32 x 32; convolutions are 3 x 3, of 64 to 64 channels. The ResNet block has two of them, with batch norm in
 training. The GRU has 128 sequences of 24 time steps of 64 features, and 64 hidden ones; the LSTM has the same sequences, and two
 layers of 128 hidden ones. The filter multiplies the frequencies of 128 x 336 steps x 64 features by weights. Rows and columns are those of 1024 x 1024 numbers. Resizing takes the
-images, or the same numbers as series of 1024 steps. With gradients: forward, and the gradients by the
+images, or the same numbers as series of 1024 steps. Linear algebra has symmetric positive definite matrices and 8 right sides; PyTorch's
+functions are those that do not check the result (`cholesky_ex`, `solve_ex`). With gradients: forward, and the gradients by the
 input and all parameters. bf16 is autocast in PyTorch.
 """
 
@@ -162,6 +163,23 @@ def torch_times(device, precisions, only):
         dy = torch.randn_like(alone())
         measure(f"resize: {name}", "f32", alone)
         measure(f"resize: {name}, with gradients", "f32", lambda: torch.autograd.grad(f(images), images, dy))
+    for count, n in ((512, 32), (1, 1024)):
+        x = torch.randn(count, n, n, device=device)
+        x = x @ x.mT / n + torch.eye(n, device=device)
+        l, b = torch.linalg.cholesky(x), torch.randn(count, n, 8, device=device)
+        for name, a, f in (
+            ("cholesky", x, lambda a: torch.linalg.cholesky_ex(a).L),
+            ("triangular solve", l, lambda a: torch.linalg.solve_triangular(a, b, upper=False)),
+            ("solve", x, lambda a: torch.linalg.solve_ex(a, b).result),
+        ):
+            def alone():
+                with torch.no_grad():
+                    return f(a)
+
+            a = a.detach().requires_grad_(True)
+            dy = torch.randn_like(alone())
+            measure(f"{name} of {count} x {n} x {n}", "f32", alone)
+            measure(f"{name} of {count} x {n} x {n}, with gradients", "f32", lambda: torch.autograd.grad(f(a), a, dy))
 
 
 def main():

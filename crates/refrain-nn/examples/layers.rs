@@ -1,5 +1,5 @@
-//! The time of convolutions, a GRU, an LSTM, a filter of frequencies, and operations that sort, scan, transform or resize: a line per
-//! operation, precision and way to run it, in microseconds.
+//! The time of convolutions, a GRU, an LSTM, a filter of frequencies, linear algebra, and operations that sort, scan, transform or
+//! resize: a line per operation, precision and way to run it, in microseconds.
 //!
 //! `cargo run --release -p refrain-nn --example layers -- cuda f32 bf16 GRU`; `bench/layers.py` sets it beside PyTorch. Arguments
 //! after the device are precisions, and beginnings of the names of what is measured.
@@ -216,6 +216,25 @@ fn resizing(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Batches of small matrices, and a large one: symmetric positive definite, with 8 right sides.
+fn linear_algebra(device: &Device) -> Result<()> {
+    let g = Generator::new(device, 1)?;
+    let none = ParameterBuilder::new(device, DType::F32).build(&g)?;
+    for (count, n) in [(512, 32), (1, 1024)] {
+        let x = g.normal([count, n, n], DType::F32)?;
+        let x = x.matmul(&x.transpose(-2, -1)?)?.div_scalar(n as f64)?;
+        let x = x.add(&Tensor::eye(n, DType::F32, device)?)?;
+        let (l, b) = (x.cholesky()?, g.normal([count, n, 8], DType::F32)?);
+        let sizes = format!("{count} x {n} x {n}");
+        layer(&format!("cholesky of {sizes}"), "f32", &x, &none, &|x| Ok(x.cholesky()?))?;
+        layer(&format!("triangular solve of {sizes}"), "f32", &l, &none, &|l| {
+            Ok(l.solve_triangular(&b, false)?)
+        })?;
+        layer(&format!("solve of {sizes}"), "f32", &x, &none, &|x| Ok(x.solve(&b)?))?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let device: Device = std::env::args().nth(1).unwrap_or("cpu".to_string()).parse()?;
     for (name, precision) in PRECISIONS {
@@ -224,5 +243,6 @@ fn main() -> Result<()> {
         }
     }
     operations(&device)?;
-    resizing(&device)
+    resizing(&device)?;
+    linear_algebra(&device)
 }

@@ -378,6 +378,9 @@ const METHODS: &[Method] = methods! {
     "cholesky": |g, a, b, c| a.cholesky_into(&b);
     "": |g, a, b, c| a.solve_triangular(&b, g.flag).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
     "solve_triangular": |g, a, b, c| a.solve_triangular_into(&b, g.flag, &c);
+    "": |g, a, b, c| a.solve(&b).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
+    "solve": |g, a, b, c| a.solve_into(&b, &c);
+    "inverse": |g, a, b, c| a.inverse();
     "cholesky_solve": |g, a, b, c| a.cholesky_solve(&b);
     "flip": |g, a, b, c| a.flip(&g.axes[..]);
     "roll": |g, a, b, c| a.roll(&[g.n as isize, g.axis][..g.m.min(2)], &[g.axis, g.other_axis]);

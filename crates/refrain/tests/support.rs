@@ -173,6 +173,8 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("cholesky", |d| both(square(d)?, |x| x.cholesky())),
         ("solve_triangular", |d| both(square(d)?, |x| x.solve_triangular(x, false))),
         ("cholesky_solve", |d| both(square(d)?, |x| x.cholesky_solve(x))),
+        ("solve", |d| both(square(d)?, |x| x.solve(x))),
+        ("inverse", |d| both(square(d)?, |x| x.inverse())),
         ("rfft", |d| both(ones(d)?, |x| Ok(x.rfft(1)?.0))),
         ("irfft", |d| both(ones(d)?, |x| x.irfft(x, 6, 1))),
         ("fft", |d| both(ones(d)?, |x| Ok(x.fft(x, 1)?.0))),

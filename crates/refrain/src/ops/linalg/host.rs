@@ -1,6 +1,6 @@
 //! Cholesky factors and triangular systems on the CPU, in blocks: what is beside a block is a matrix product.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use super::{SolveTriangular, Square};
 use crate::device::HostArgs;
@@ -18,6 +18,21 @@ const BLOCK: usize = 64;
 /// Rows below a block that are one product.
 const STRIP: usize = 256;
 
+/// The first matrix that can't be used, and the row or column at which that shows.
+#[derive(Default)]
+struct Failures(Mutex<Option<(usize, usize)>>);
+
+impl Failures {
+    fn add(&self, matrix: usize, at: usize) {
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *first = Some(first.map_or((matrix, at), |first| first.min((matrix, at))));
+    }
+
+    fn first(self) -> Option<(usize, usize)> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 pub(super) fn cholesky(args: &HostArgs<'_>) -> Result<()> {
     match args.write_dtype(0) {
         DType::F64 => factor_all::<f64>(args),
@@ -28,19 +43,15 @@ pub(super) fn cholesky(args: &HostArgs<'_>) -> Result<()> {
 fn factor_all<R: Real>(args: &HostArgs<'_>) -> Result<()> {
     let n = Square::of(args.read_shape(0)).n;
     let (x, y) = (args.read::<R>(0)?, args.write::<R>(0)?);
-    let all = y.len() * n;
-    // The first matrix that has no factor, and the row at which that shows.
-    let failed = AtomicUsize::new(usize::MAX);
+    let (all, failures) = (y.len() * n, Failures::default());
     parallel::pieces_that_read(y, n * n, all, |i, l| {
         l.copy_from_slice(&x[i * n * n..][..n * n]);
         if let Err(row) = factor(l, n) {
-            failed.fetch_min(i * n + row, Relaxed);
+            l.fill(R::c(f64::NAN));
+            failures.add(i, row);
         }
     });
-    match failed.into_inner() {
-        usize::MAX => Ok(()),
-        at => args.fault(not_definite(args.op(), at / n, at % n)),
-    }
+    failures.first().map_or(Ok(()), |(matrix, row)| args.fault(named(args.op(), NOT_DEFINITE, matrix, row)))
 }
 
 /// The factor of a matrix, of which the lower triangle counts, in its place; or the row at which the matrix is not positive definite.
@@ -129,13 +140,129 @@ fn divide_row<R: Real>(row: &mut [R], u: &[R], size: usize) {
     );
 }
 
-pub(super) fn not_definite(op: &'static str, matrix: usize, row: usize) -> Error {
-    let message = NOT_DEFINITE.replace("{0}", &matrix.to_string()).replace("{1}", &row.to_string());
-    Error::invalid(op, message)
-}
-
 /// What a matrix and a row are said to be.
 pub(super) const NOT_DEFINITE: &str = "matrix {0} of the batch is not positive definite, which shows at row {1}; if it nearly is, add a small multiple of the identity to it";
+
+/// What a matrix and a column are said to be.
+pub(super) const SINGULAR: &str =
+    "matrix {0} of the batch is singular, which shows at column {1}: its equations do not have one solution";
+
+fn named(op: &'static str, text: &str, matrix: usize, row: usize) -> Error {
+    Error::invalid(op, text.replace("{0}", &matrix.to_string()).replace("{1}", &row.to_string()))
+}
+
+pub(super) fn solve(args: &HostArgs<'_>) -> Result<()> {
+    match args.write_dtype(0) {
+        DType::F64 => solve_by_factors::<f64>(args),
+        _ => solve_by_factors::<f32>(args),
+    }
+}
+
+fn solve_by_factors<R: Real>(args: &HostArgs<'_>) -> Result<()> {
+    let shape = args.write_shape(0);
+    let (n, k) = (shape[shape.rank() - 2], shape[shape.rank() - 1]);
+    let (a, y) = (args.read::<R>(0)?, args.write::<R>(0)?);
+    let b = if args.in_place(1).is_some() { None } else { Some(args.read::<R>(1)?) };
+    let (all, failures) = (y.len() * n, Failures::default());
+    parallel::pieces_that_read(y, n * k, all, |i, y| {
+        if let Some(b) = b {
+            y.copy_from_slice(&b[i * n * k..][..n * k]);
+        }
+        let mut factors = Scratch::<R>::new(n * n);
+        factors.copy_from_slice(&a[i * n * n..][..n * n]);
+        match eliminate(&mut factors, y, n, k) {
+            Ok(()) => substitute(Matrix::row_major(&*factors, n, n), true, y, k),
+            Err(column) => {
+                y.fill(R::c(f64::NAN));
+                failures.add(i, column);
+            }
+        }
+    });
+    failures.first().map_or(Ok(()), |(matrix, column)| args.fault(named(args.op(), SINGULAR, matrix, column)))
+}
+
+/// Makes an upper triangle of `a`, by adding multiples of rows to those below, the largest number of a column first; and does the same to
+/// `y`. Or the column in which there is none but 0.
+fn eliminate<R: Real>(a: &mut [R], y: &mut [R], n: usize, k: usize) -> std::result::Result<(), usize> {
+    let mut negated = Scratch::<R>::new(if n > BLOCK { n * BLOCK } else { 0 });
+    for first in (0..n).step_by(BLOCK) {
+        let size = BLOCK.min(n - first);
+        let rest = first + size;
+        for j in first..rest {
+            let largest = (j..n).max_by(|&r, &s| {
+                let [r, s] = [r, s].map(|row| a[row * n + j].abs());
+                // NaN is larger than all numbers; of equal ones, the first counts.
+                r.partial_cmp(&s).unwrap_or((r != r).cmp(&(s != s))).then(std::cmp::Ordering::Greater)
+            });
+            let pivot = largest.unwrap_or(j);
+            if !(a[pivot * n + j].abs() > R::ZERO) {
+                return Err(j);
+            }
+            swap_rows(a, n, j, pivot);
+            swap_rows(y, k, j, pivot);
+            let (above, below) = a.split_at_mut((j + 1) * n);
+            let top = &above[j * n..];
+            simd(
+                #[inline(always)]
+                || {
+                    for row in below.chunks_exact_mut(n) {
+                        let factor = row[j] / top[j];
+                        row[j] = factor;
+                        row[j + 1..rest]
+                            .iter_mut()
+                            .zip(&top[j + 1..rest])
+                            .for_each(|(to, &v)| *to = *to - factor * v);
+                    }
+                },
+            );
+        }
+        // The same in the columns beside, first of the rows of the block.
+        for r in first + 1..rest {
+            let (above, below) = a.split_at_mut(r * n);
+            let (factors, own) = below[..n].split_at_mut(rest);
+            let (solved, rows) = y.split_at_mut(r * k);
+            simd(
+                #[inline(always)]
+                || {
+                    for q in first..r {
+                        let factor = factors[q];
+                        own.iter_mut()
+                            .zip(&above[q * n + rest..][..n - rest])
+                            .for_each(|(to, &v)| *to = *to - factor * v);
+                        rows[..k]
+                            .iter_mut()
+                            .zip(&solved[q * k..][..k])
+                            .for_each(|(to, &v)| *to = *to - factor * v);
+                    }
+                },
+            );
+        }
+        let m = n - rest;
+        if m == 0 {
+            break;
+        }
+        let (above, below) = a.split_at_mut(rest * n);
+        for (to, row) in negated[..m * size].chunks_exact_mut(size).zip(below.chunks_exact(n)) {
+            to.iter_mut().zip(&row[first..rest]).for_each(|(to, &v)| *to = -v);
+        }
+        let factors = Matrix::row_major(&negated[..m * size], m, size);
+        let solved =
+            Matrix { data: &above[first * n + rest..], rows: size, cols: m, row_stride: n, col_stride: 1 };
+        let c = MatrixMut { data: &mut below[rest..], rows: m, cols: m, row_stride: n };
+        gemm(Single, factors, solved, c, Accumulate::Add, Epilogue::default());
+        let (solved, c) = y.split_at_mut(rest * k);
+        let (solved, c) = (Matrix::row_major(&solved[first * k..], size, k), MatrixMut::row_major(c, m, k));
+        gemm(Single, factors, solved, c, Accumulate::Add, Epilogue::default());
+    }
+    Ok(())
+}
+
+fn swap_rows<R>(x: &mut [R], width: usize, row: usize, below: usize) {
+    if row < below {
+        let (above, rest) = x.split_at_mut(below * width);
+        above[row * width..][..width].swap_with_slice(&mut rest[..width]);
+    }
+}
 
 pub(super) fn solve_triangular(op: &SolveTriangular, args: &HostArgs<'_>) -> Result<()> {
     match args.write_dtype(0) {
@@ -155,13 +282,13 @@ fn solve_all<R: Real>(op: &SolveTriangular, args: &HostArgs<'_>) -> Result<()> {
             y.copy_from_slice(&b[i * n * k..][..n * k]);
         }
         let a = Matrix::row_major(&a[i * n * n..][..n * n], n, n);
-        solve(if op.transposed { a.t() } else { a }, op.upper != op.transposed, y, k);
+        substitute(if op.transposed { a.t() } else { a }, op.upper != op.transposed, y, k);
     });
     Ok(())
 }
 
-/// The solution of `a y = y`, whose rows have `k` elements, in its place.
-fn solve<R: Real>(a: Matrix<'_, R>, upper: bool, y: &mut [R], k: usize) {
+/// The solution of `a y = y`, whose rows have `k` elements, in its place, where `a` is a triangle.
+fn substitute<R: Real>(a: Matrix<'_, R>, upper: bool, y: &mut [R], k: usize) {
     let n = a.rows;
     let mut negated = Scratch::<R>::new(if n > BLOCK { n * BLOCK } else { 0 });
     let at = |row: usize, column: usize| a.data[row * a.row_stride + column * a.col_stride];
@@ -171,7 +298,7 @@ fn solve<R: Real>(a: Matrix<'_, R>, upper: bool, y: &mut [R], k: usize) {
         let size = BLOCK.min(n - first);
         let (before, rest) = y.split_at_mut(first * k);
         let (own, behind) = rest.split_at_mut(size * k);
-        solve_block(|row, column| at(first + row, first + column), upper, own, k, size);
+        substitute_block(|row, column| at(first + row, first + column), upper, own, k, size);
         // What the solved rows take away from the others.
         let (others, from) = if upper { (before, 0) } else { (behind, first + size) };
         let rows = others.len() / k;
@@ -189,7 +316,13 @@ fn solve<R: Real>(a: Matrix<'_, R>, upper: bool, y: &mut [R], k: usize) {
 }
 
 /// The same for one block.
-fn solve_block<R: Real>(at: impl Fn(usize, usize) -> R, upper: bool, y: &mut [R], k: usize, size: usize) {
+fn substitute_block<R: Real>(
+    at: impl Fn(usize, usize) -> R,
+    upper: bool,
+    y: &mut [R],
+    k: usize,
+    size: usize,
+) {
     simd(
         #[inline(always)]
         || {

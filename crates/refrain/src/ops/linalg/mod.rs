@@ -1,11 +1,12 @@
-//! Linear algebra: Cholesky factors and triangular systems, of batches of matrices.
+//! Linear algebra: Cholesky factors and systems of linear equations, of batches of matrices.
 
 mod cuda;
 mod host;
 
 use super::{Op, Spec, Specs, apply, apply_into, check_devices, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, HostArgs};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -19,6 +20,10 @@ struct SolveTriangular {
     upper: bool,
     transposed: bool,
 }
+
+/// The solution `y` of `a y = b`, by elimination with the largest number of a column first.
+#[derive(Clone, Copy, Debug)]
+struct Solve;
 
 /// What a batch of square matrices is.
 #[derive(Clone, Copy, Debug)]
@@ -141,8 +146,74 @@ impl Op for SolveTriangular {
     }
 }
 
+impl Op for Solve {
+    const NAME: &'static str = "solve";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::like(x[1]).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::solve(args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::solve(args)
+    }
+
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
+        Ok(cuda::workspace(launch))
+    }
+
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn in_place(&self, _: usize, input: usize) -> bool {
+        input == 1
+    }
+
+    fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
+        let Square { count, n } = Square::of(reads[0]);
+        (count * n * n * n * 2 / 3 + 2 * reads[1].numel() * n) as u64
+    }
+
+    fn saves(&self, needs: &[bool]) -> Saves {
+        let saves = Saves::default().input(0);
+        if needs[0] { saves.output(0) } else { saves }
+    }
+
+    /// `db = a^-T dy` and `da = -db y^T`.
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (a, dy) = (g.input(0)?, g.grad()?.clone());
+        let db = apply(Solve, &[&a.transpose(-2, -1)?, &dy])?;
+        if g.needs(0) {
+            let y = g.output(0)?;
+            g.add(0, db.matmul(&y.transpose(-2, -1)?)?.neg()?)?;
+        }
+        if g.needs(1) {
+            g.add(1, db)?;
+        }
+        Ok(())
+    }
+}
+
 /// The operation, and the operands in one batch. A matrix that is a transposed view is read as it lies in memory.
-fn solve(op: &'static str, a: &Tensor, b: &Tensor, upper: bool) -> Result<(SolveTriangular, [Tensor; 2])> {
+fn triangular(
+    op: &'static str,
+    a: &Tensor,
+    b: &Tensor,
+    upper: bool,
+) -> Result<(SolveTriangular, [Tensor; 2])> {
+    let [a, b] = in_one_batch(op, a, b)?;
+    let turned = a.transpose(-2, -1)?;
+    let transposed = !a.is_contiguous() && turned.is_contiguous();
+    let op = SolveTriangular { upper: upper != transposed, transposed };
+    Ok((op, [if transposed { turned } else { a }, b]))
+}
+
+/// Square matrices and their right sides, with the batch dimensions of the result.
+fn in_one_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<[Tensor; 2]> {
     check_square(op, a)?;
     check_dtypes(op, a, b)?;
     check_devices(op, &[a, b])?;
@@ -156,11 +227,7 @@ fn solve(op: &'static str, a: &Tensor, b: &Tensor, upper: bool) -> Result<(Solve
     let full = |x: &Tensor, matrix: &[usize]| -> Result<Tensor> {
         x.broadcast_to(batch.iter().chain(matrix).copied().collect::<Shape>())
     };
-    let (a, b) = (full(a, of_a.1)?, full(b, of_b.1)?);
-    let turned = a.transpose(-2, -1)?;
-    let transposed = !a.is_contiguous() && turned.is_contiguous();
-    let op = SolveTriangular { upper: upper != transposed, transposed };
-    Ok((op, [if transposed { turned } else { a }, b]))
+    Ok([full(a, of_a.1)?, full(b, of_b.1)?])
 }
 
 impl Tensor {
@@ -180,7 +247,7 @@ impl Tensor {
     /// # Errors
     /// If the last two sizes differ, the dtype is another one, or a matrix is not positive definite: a small multiple of the identity
     /// makes one that is nearly. On a GPU, a later call on the device returns that error
-    /// ([`Device::synchronize`](crate::Device::synchronize)). Numbers of such a matrix may be NaN.
+    /// ([`Device::synchronize`](crate::Device::synchronize)). Numbers of its result may be NaN.
     pub fn cholesky(&self) -> Result<Tensor> {
         apply(Cholesky, &[self])
     }
@@ -211,7 +278,7 @@ impl Tensor {
     /// If the matrices are not square, shapes or dtypes do not match, or the dtype is another one. A zero on the diagonal is no error:
     /// the solution is infinite or NaN.
     pub fn solve_triangular(&self, b: &Tensor, upper: bool) -> Result<Tensor> {
-        let (op, [a, b]) = solve(SolveTriangular::NAME, self, b, upper)?;
+        let (op, [a, b]) = triangular(SolveTriangular::NAME, self, b, upper)?;
         apply(op, &[&a, &b])
     }
 
@@ -220,7 +287,7 @@ impl Tensor {
     /// # Errors
     /// The same, and if `dst` does not match the result.
     pub fn solve_triangular_into(&self, b: &Tensor, upper: bool, dst: &Tensor) -> Result<()> {
-        let (op, [a, b]) = solve(SolveTriangular::NAME, self, b, upper)?;
+        let (op, [a, b]) = triangular(SolveTriangular::NAME, self, b, upper)?;
         apply_into(op, &[&a, &b], dst)
     }
 
@@ -239,8 +306,59 @@ impl Tensor {
     /// # Errors
     /// As of [`solve_triangular`](Tensor::solve_triangular).
     pub fn cholesky_solve(&self, l: &Tensor) -> Result<Tensor> {
-        let (op, [l, b]) = solve("cholesky_solve", l, self, false)?;
+        let (op, [l, b]) = triangular("cholesky_solve", l, self, false)?;
         let half = apply(op, &[&l, &b])?;
         apply(SolveTriangular { transposed: !op.transposed, ..op }, &[&l, &half])
+    }
+    /// The solutions `y` of `self y = b`, where each matrix of this tensor, `[.., n, n]`, has an inverse, and `b`, `[.., n, k]`, has a
+    /// column for each right side. Batch dimensions broadcast. For f32 and f64.
+    ///
+    /// It is Gaussian elimination with partial pivoting. For symmetric positive definite matrices, [`cholesky`](Tensor::cholesky) and
+    /// [`cholesky_solve`](Tensor::cholesky_solve) take less time, and one factor serves several right sides.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let a = Tensor::from_slice(&[0.0f32, 2.0, 4.0, 1.0], [2, 2], &device)?;
+    /// let b = Tensor::from_slice(&[6.0f32, 7.0], [2, 1], &device)?;
+    /// assert_eq!(a.solve(&b)?.to_vec::<f32>()?, [1.0, 3.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the matrices are not square, shapes or dtypes do not match, the dtype is another one, or a matrix is singular: on a GPU, a later
+    /// call on the device returns that error ([`Device::synchronize`](crate::Device::synchronize)), and the solution is infinite or NaN.
+    pub fn solve(&self, b: &Tensor) -> Result<Tensor> {
+        let [a, b] = in_one_batch(Solve::NAME, self, b)?;
+        apply(Solve, &[&a, &b])
+    }
+
+    /// [`Tensor::solve`] into the memory of `dst`, which may be `b`.
+    ///
+    /// # Errors
+    /// The same, and if `dst` does not match the result.
+    pub fn solve_into(&self, b: &Tensor, dst: &Tensor) -> Result<()> {
+        let [a, b] = in_one_batch(Solve::NAME, self, b)?;
+        apply_into(Solve, &[&a, &b], dst)
+    }
+
+    /// The inverse of each matrix (the last two axes). To solve equations, [`solve`](Tensor::solve) is faster and more exact. For f32
+    /// and f64.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[2.0f64, 0.0, 1.0, 4.0], [2, 2], &Device::cpu())?;
+    /// assert_eq!(x.inverse()?.to_vec::<f64>()?, [0.5, 0.0, -0.125, 0.25]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`solve`](Tensor::solve).
+    pub fn inverse(&self) -> Result<Tensor> {
+        const OP: &str = "inverse";
+        check_square(OP, self)?;
+        let n = self.dims()[self.rank() - 1];
+        let [a, b] = in_one_batch(OP, self, &Tensor::eye(n, self.dtype(), self.device())?)?;
+        apply(Solve, &[&a, &b])
     }
 }

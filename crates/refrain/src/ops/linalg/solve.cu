@@ -1,6 +1,6 @@
 // A block of rows of the solutions of triangular systems: `y = t^-1 b`, where `t` is a block on the diagonal of each matrix. A block of
 // threads takes COLUMNS right sides. Constants: COMPUTE; BLOCK, rows of a block at most; COLUMNS; UPPER, whether `t` is an upper
-// triangle.
+// triangle; UNIT, whether its diagonal is 1, whatever is stored.
 
 typedef COMPUTE C;
 
@@ -25,7 +25,7 @@ KERNEL(solve, SolveArgs, p) {
     const int c = threadIdx.x % COLUMNS, group = threadIdx.x / COLUMNS;
     for (int step = 0; step < size; step++) {
         const int row = UPPER ? size - 1 - step : step;
-        if (group == 0 && c < columns) y[row][c] /= t[row][row];
+        if (!UNIT && group == 0 && c < columns) y[row][c] /= t[row][row];
         __syncthreads();
         const int from = UPPER ? 0 : row + 1, end = UPPER ? row : size;
         if (c < columns) {

@@ -122,6 +122,66 @@ fn systems_are_solved_with_a_cholesky_factor_and_batches_broadcast() {
 }
 
 #[test]
+fn equations_are_solved_and_matrices_inverted() {
+    for device in devices() {
+        for dtype in DTYPES {
+            for ((count, n), k) in SIZES.into_iter().zip([1, 3, 64, 5, 300, 70, 130, 2]) {
+                // With zeros on the diagonal, so that rows must be swapped.
+                let x = sample(&[count, n, n], 0.9, dtype, &device);
+                let diagonal =
+                    eye(n, dtype, &device).gt_scalar(0.0).unwrap().broadcast_to(x.shape()).unwrap();
+                let far = eye(n, dtype, &device).roll(&[(n / 2) as isize], &[1]).unwrap();
+                let a = x.div_scalar(n as f64).unwrap().masked_fill(&diagonal, 0.0).unwrap();
+                let a = a.add(&far.mul_scalar(3.0).unwrap()).unwrap();
+                let b = sample(&[count, n, k], 2.0, dtype, &device);
+                let y = a.solve(&b).unwrap();
+                let bound = 200.0 * dtype.epsilon().unwrap();
+                let case = format!("{count} x {n} x {k} {dtype}");
+                let product = a.matmul(&y).unwrap();
+                assert!(worst(&product, &b) <= bound, "{case}: {}", worst(&product, &b));
+                let turned = a.transpose(-2, -1).unwrap();
+                let product = turned.matmul(&turned.solve(&b).unwrap()).unwrap();
+                assert!(worst(&product, &b) <= bound, "{case}, transposed: {}", worst(&product, &b));
+                let place = b.copy().unwrap();
+                a.solve_into(&place, &place).unwrap();
+                assert_eq!(worst(&place, &y), 0.0, "{case}, in place");
+                let one = a.matmul(&a.inverse().unwrap()).unwrap();
+                let expected = eye(n, dtype, &device).broadcast_to(a.shape()).unwrap();
+                assert!(worst(&one, &expected) <= bound, "{case}: {}", worst(&one, &expected));
+            }
+            // Rows in another order are put in theirs, exactly.
+            let order = eye(100, dtype, &device).flip(0).unwrap();
+            let b = sample(&[4, 100, 3], 0.1, dtype, &device);
+            let y = order.solve(&b).unwrap();
+            assert_eq!(worst(&y, &b.flip(1).unwrap()), 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_singular_matrix_is_named() {
+    for device in own_devices() {
+        for (n, column) in [(3, 2), (90, 80)] {
+            let x = eye(n, DType::F64, &device).broadcast_to([4, n, n]).unwrap();
+            for (wrong, second) in [(0.0, 3), (f64::NAN, 3), (0.0, 2)] {
+                let mut x = f64s(&x);
+                for matrix in [second, 3] {
+                    x[(matrix * n + column) * n + column] = wrong;
+                }
+                let x = Tensor::from_slice(&x, [4, n, n], &device).unwrap();
+                let text = error_of(&device, x.solve(&x)).to_string();
+                let of = |matrix| {
+                    format!("solve: matrix {matrix} of the batch is singular, which shows at column {column}")
+                };
+                // Matrices are looked at side by side.
+                assert!(text.starts_with(&of(second)) || text.starts_with(&of(3)), "{n}, {wrong}: {text}");
+                assert!(error_of(&device, x.inverse()).to_string().contains("singular"));
+            }
+        }
+    }
+}
+
+#[test]
 fn gradients_agree_with_finite_differences() {
     for device in devices() {
         let x = sample(&[2, 4, 4], 0.4, DType::F64, &device);
@@ -144,6 +204,9 @@ fn gradients_agree_with_finite_differences() {
             )
             .unwrap();
         }
+        let full = |x: &Tensor| x.add(&eye(4, DType::F64, x.device()).mul_scalar(3.0)?);
+        gradcheck(|t| full(&t[0])?.solve(&t[1])?.square(), &both, 1e-6).unwrap();
+        gradcheck(|t| full(&t[0])?.inverse()?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
         // The gradient of a symmetric matrix is symmetric.
         let s = definite(1, 5, DType::F64, &device).detach();
         s.set_requires_grad(true).unwrap();
@@ -184,10 +247,13 @@ fn other_operands_are_refused_and_empty_ones_are_not() {
         assert_eq!(f(&[0, 4, 4]).cholesky().unwrap().dims(), [0, 4, 4]);
         assert_eq!(f(&[2, 0, 0]).cholesky().unwrap().dims(), [2, 0, 0]);
         assert_eq!(f(&[4, 4]).solve_triangular(&f(&[4, 0]), true).unwrap().dims(), [4, 0]);
+        assert_eq!(f(&[3, 0, 0]).solve(&f(&[0, 5])).unwrap().dims(), [3, 0, 5]);
+        assert_eq!(f(&[2, 0, 0]).inverse().unwrap().dims(), [2, 0, 0]);
         assert_eq!(f(&[3, 0, 0]).solve_triangular(&f(&[0, 5]), true).unwrap().dims(), [3, 0, 5]);
         for x in [f(&[3, 4]), f(&[4]), f(&[])] {
             let text = x.cholesky().unwrap_err().to_string();
             assert!(text.starts_with("cholesky") && text.contains("square"), "{text}");
+            assert!(x.inverse().unwrap_err().to_string().starts_with("inverse"));
             let text = x.solve_triangular(&f(&[4, 1]), false).unwrap_err().to_string();
             assert!(text.starts_with("solve_triangular") && text.contains("square"), "{text}");
         }
@@ -198,6 +264,7 @@ fn other_operands_are_refused_and_empty_ones_are_not() {
         for b in [f(&[4]), f(&[3, 1]), f(&[])] {
             let text = f(&[4, 4]).solve_triangular(&b, false).unwrap_err().to_string();
             assert!(text.contains("unsqueeze"), "{text}");
+            assert!(f(&[4, 4]).solve(&b).unwrap_err().to_string().contains("unsqueeze"));
             assert!(b.cholesky_solve(&f(&[4, 4])).unwrap_err().to_string().starts_with("cholesky_solve"));
         }
         assert!(f(&[4, 4]).solve_triangular(&zeros(&[4, 1], DType::F64), false).is_err());
