@@ -61,6 +61,8 @@ const UNARY: &[Unary] = &[
     ("elu", |x| x.elu(0.7)),
     ("leaky_relu", |x| x.leaky_relu(0.1)),
     ("erf", |x| x.erf()),
+    ("erfc", |x| x.erfc()),
+    ("erfinv", |x| x.erfinv()),
     ("clamp", |x| x.clamp(1.0, 4.0)),
     ("add_scalar", |x| x.add_scalar(2.0)),
     ("lt_scalar", |x| x.lt_scalar(2.0)),

@@ -222,6 +222,8 @@ const METHODS: &[Method] = methods! {
     "": |g, a, b, c| a.nan_to_num(g.x, g.y, g.x).and_then(|_| a.isfinite()).and_then(|_| a.isinf());
     "mish": |g, a, b, c| a.mish();
     "atanh": |g, a, b, c| a.atanh_into(&b);
+    "erfc": |g, a, b, c| a.erfc_into(&b);
+    "erfinv": |g, a, b, c| a.erfinv();
     "mul": |g, a, b, c| a.mul_into(&b, &a);
     "div": |g, a, b, c| a.div(&b);
     "pow": |g, a, b, c| a.pow(&b);

@@ -107,7 +107,7 @@ def unary(f):
             return lambda *s: uniform(-0.75, 4.0, *s)
         if op in ("log", "log2", "log10", "sqrt", "rsqrt"):
             return lambda *s: uniform(0.125, 4.0, *s)
-        if op in ("tan", "asin", "acos", "atanh"):
+        if op in ("tan", "asin", "acos", "atanh", "erfinv"):
             return lambda *s: uniform(-0.875, 0.875, *s)
         if op == "acosh":
             return lambda *s: uniform(1.125, 6.0, *s)
@@ -132,7 +132,7 @@ def unary(f):
         f.add(op, prefix + "broadcast", [sample(1, 4, 1)], attrs, [{"broadcast": [3, 4, 2]}])
 
     wide = const([-80.0, -24.0, -12.0, -8.0, -6.0, -4.0, 4.0, 6.0, 8.0, 12.0, 24.0, 80.0])
-    for op in ("exp exp2 expm1 tanh sigmoid erf silu softplus sin cos tan atan sinh cosh asinh log_sigmoid mish "
+    for op in ("exp exp2 expm1 tanh sigmoid erf erfc silu softplus sin cos tan atan sinh cosh asinh log_sigmoid mish "
                "hardswish hardsigmoid selu").split():
         f.add(op, "wide", [wide], tag="wide")
     for approximate in ("none", "tanh"):
@@ -140,12 +140,13 @@ def unary(f):
     positive = const([2.0**k for k in (-60, -24, -14, -3, 0, 5, 15, 60)])
     for op in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "atan", "asinh"):
         f.add(op, "wide" if op.startswith(("log", "sqrt", "rsqrt", "rec")) else "powers", [positive], tag="wide")
-    f.add("erf", "small", [const([0.0, 2.0**-10, -(2.0**-7), 0.0625, 0.5, -0.875, 1.5, 2.5, -3.5])])
+    for op in ("erf", "erfc"):
+        f.add(op, "small", [const([0.0, 2.0**-10, -(2.0**-7), 0.0625, 0.5, -0.875, 1.5, 2.5, -3.5])])
     small = const([0.0, 2.0**-10, -(2.0**-9), 2.0**-7, -(2.0**-5), 0.125, -0.25, 0.5, 2.0, 2.5])
     for op in ("log1p", "expm1", "tan", "atan", "sinh", "asinh", "mish"):
         f.add(op, "small", [small])
     inside = const([0.0, 2.0**-10, -(2.0**-9), 2.0**-7, -(2.0**-5), 0.125, -0.25, 0.5, -0.75, 0.9375, -0.9921875])
-    for op in ("asin", "acos", "atanh"):
+    for op in ("asin", "acos", "atanh", "erfinv"):
         f.add(op, "inside", [inside])
     # Near zeros, beyond the series, and by reflection.
     gamma = const([1.0, 1.5, 2.0, 0.0625, 9.5, 10.5, 40.0, 100.0, -0.5, -1.25, -2.75, -4.5])
@@ -163,7 +164,7 @@ def unary(f):
 
     special = const([0.0, -0.0, INF, -INF, NAN])
     for op in ("neg abs sign exp exp2 log log2 log10 log1p expm1 sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh "
-               "cosh asinh acosh atanh tanh sigmoid relu erf lgamma digamma floor ceil round trunc softplus log_sigmoid "
+               "cosh asinh acosh atanh tanh sigmoid relu erf erfc erfinv lgamma digamma floor ceil round trunc softplus log_sigmoid "
                "isnan isinf isfinite nan_to_num").split():
         f.add(op, "special", [special], diff=[False], tag="special")
     f.add("elu", "special", [special], {"alpha": 0.75}, diff=[False], tag="special")

@@ -226,7 +226,7 @@ CAST = {"i64": torch.int64, "i32": torch.int32, "bool": torch.bool, "f64": torch
 UNARY = {
     **{n: getattr(torch, n) for n in (
         "neg abs sign exp exp2 log log2 log10 log1p expm1 sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh cosh asinh acosh "
-        "atanh tanh sigmoid relu erf lgamma digamma floor ceil round trunc".split()
+        "atanh tanh sigmoid relu erf erfc erfinv lgamma digamma floor ceil round trunc".split()
     )},
     "digamma": Digamma.apply,
     "gelu": F.gelu,

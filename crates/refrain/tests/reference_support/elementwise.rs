@@ -69,6 +69,8 @@ pub fn entries() -> Vec<Entry> {
         sigmoid, sigmoid_into;
         relu, relu_into;
         erf, erf_into;
+        erfc, erfc_into;
+        erfinv, erfinv_into;
         lgamma, lgamma_into;
         digamma, digamma_into;
         floor, floor_into;
@@ -242,7 +244,9 @@ fn unary_bounds(c: &Case) -> Bounds {
             }
             "silu" => s * (1.0 + x.abs() * (1.0 + s)),
             // e^(-x^2) passes the rounding of x^2 on with the factor x^2.
-            "erf" => std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * (1.0 + x * x),
+            "erf" | "erfc" => std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * (1.0 + x * x),
+            // So does e^(y^2), of the rounded result.
+            "erfinv" => (y * y).exp() * (1.0 + 4.0 * y * y),
             "gelu" if approximate == "tanh" => {
                 let c = (2.0 / std::f64::consts::PI).sqrt();
                 let inner = c * x * (1.0 + 0.044715 * x * x);

@@ -23,7 +23,10 @@ struct SolveTriangular {
 
 /// The solution `y` of `a y = b`, by elimination with the largest number of a column first.
 #[derive(Clone, Copy, Debug)]
-struct Solve;
+struct Solve {
+    /// Whether the right sides are the columns of the identity.
+    inverse: bool,
+}
 
 /// What a batch of square matrices is.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +152,10 @@ impl Op for SolveTriangular {
 impl Op for Solve {
     const NAME: &'static str = "solve";
 
+    fn name(&self) -> &'static str {
+        if self.inverse { "inverse" } else { Self::NAME }
+    }
+
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         Ok(Spec::like(x[1]).one())
     }
@@ -186,7 +193,7 @@ impl Op for Solve {
     /// `db = a^-T dy` and `da = -db y^T`.
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let (a, dy) = (g.input(0)?, g.grad()?.clone());
-        let db = apply(Solve, &[&a.transpose(-2, -1)?, &dy])?;
+        let db = apply(Solve { inverse: false }, &[&a.transpose(-2, -1)?, &dy])?;
         if g.needs(0) {
             let y = g.output(0)?;
             g.add(0, db.matmul(&y.transpose(-2, -1)?)?.neg()?)?;
@@ -330,7 +337,7 @@ impl Tensor {
     /// call on the device returns that error ([`Device::synchronize`](crate::Device::synchronize)), and the solution is infinite or NaN.
     pub fn solve(&self, b: &Tensor) -> Result<Tensor> {
         let [a, b] = in_one_batch(Solve::NAME, self, b)?;
-        apply(Solve, &[&a, &b])
+        apply(Solve { inverse: false }, &[&a, &b])
     }
 
     /// [`Tensor::solve`] into the memory of `dst`, which may be `b`.
@@ -339,7 +346,7 @@ impl Tensor {
     /// The same, and if `dst` does not match the result.
     pub fn solve_into(&self, b: &Tensor, dst: &Tensor) -> Result<()> {
         let [a, b] = in_one_batch(Solve::NAME, self, b)?;
-        apply_into(Solve, &[&a, &b], dst)
+        apply_into(Solve { inverse: false }, &[&a, &b], dst)
     }
 
     /// The inverse of each matrix (the last two axes). To solve equations, [`solve`](Tensor::solve) is faster and more exact. For f32
@@ -359,6 +366,6 @@ impl Tensor {
         check_square(OP, self)?;
         let n = self.dims()[self.rank() - 1];
         let [a, b] = in_one_batch(OP, self, &Tensor::eye(n, self.dtype(), self.device())?)?;
-        apply(Solve, &[&a, &b])
+        apply(Solve { inverse: true }, &[&a, &b])
     }
 }

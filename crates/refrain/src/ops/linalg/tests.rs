@@ -175,7 +175,7 @@ fn a_singular_matrix_is_named() {
                 };
                 // Matrices are looked at side by side.
                 assert!(text.starts_with(&of(second)) || text.starts_with(&of(3)), "{n}, {wrong}: {text}");
-                assert!(error_of(&device, x.inverse()).to_string().contains("singular"));
+                assert!(error_of(&device, x.inverse()).to_string().starts_with("inverse: matrix "));
             }
         }
     }

@@ -15,7 +15,7 @@ use std::f64::consts::{LN_2, LOG2_E, LOG10_E};
 use std::hint::select_unpredictable;
 
 use super::table::functions;
-use crate::device::cpu::math::{self, angles, gamma, hyperbolic};
+use crate::device::cpu::math::{self, angles, erfinv, gamma, hyperbolic};
 use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::simd;
@@ -314,6 +314,27 @@ functions! {
         ),
     }
 
+    /// `1 - erf(x)`, also where that is tiny: twice the probability that a normal number of variance 1/2 is above x. On the CPU,
+    /// computed in f64. For floats.
+    erfc, erfc_into => Erfc {
+        floats(slices): (erfcs, "erfc_(x)"),
+        derivative(Input): (
+            |x, d| R::c(-std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp() * d,
+            "(R)-1.12837916709551257390 * exp_(-(x * x)) * d"
+        ),
+    }
+
+    /// The inverse of [`Tensor::erf`](crate::tensor::Tensor::erf); infinite at 1 and -1, NaN beyond. The quantile p of a normal
+    /// distribution is `mean + std * sqrt(2) * erfinv(2 p - 1)`. On the CPU, computed in f64. For floats.
+    erfinv, erfinv_into => Erfinv {
+        floats(slices): (erfinvs, "erfinv_(x)"),
+        derivative(Output): (
+            // sqrt(pi) / 2
+            |y, d| R::c(0.886_226_925_452_758) * (y * y).exp() * d,
+            "(R)0.88622692545275801365 * exp_(y * y) * d"
+        ),
+    }
+
     /// `ln |gamma(x)|`, computed in f64. Infinite at 0 and at negative whole numbers. The derivative is
     /// [`Tensor::digamma`](crate::tensor::Tensor::digamma). For floats.
     lgamma, lgamma_into => Lgamma {
@@ -525,6 +546,14 @@ pub(super) fn waves_of_halves<L: HalfLoops>(
 }
 
 // So exact that they are rounded once: functions of f64, whatever the arithmetic.
+
+fn erfcs<R: Real>(x: &[R], y: &mut [R]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y = R::from_f64(libm::erfc(x.to_f64())));
+}
+
+fn erfinvs<R: Real>(x: &[R], y: &mut [R]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y = R::from_f64(erfinv::erfinv(x.to_f64())));
+}
 
 fn lgammas<R: Real>(x: &[R], y: &mut [R]) {
     y.iter_mut().zip(x).for_each(|(y, x)| *y = R::from_f64(gamma::lgamma(x.to_f64())));

@@ -7,6 +7,7 @@
 NAMED(exp2) NAMED(log2) NAMED(log10) NAMED(trunc)
 NAMED(tan) NAMED(asin) NAMED(acos) NAMED(atan)
 NAMED(sinh) NAMED(cosh) NAMED(asinh) NAMED(acosh) NAMED(atanh)
+NAMED(erfc) NAMED(erfinv)
 #undef NAMED
 
 template <typename R> DEVICE R clamp_(R x, R low, R high) { return x < low ? low : x > high ? high : x; }

@@ -8,7 +8,7 @@ fn gradients_agree_with_finite_differences() {
     for device in devices() {
         let x = Tensor::from_slice(&[0.3f64, 1.7, 0.9, 2.2, 0.05, 1.1], [2, 3], &device).unwrap();
         x.set_requires_grad(true).unwrap();
-        let functions: [fn(&Tensor) -> refrain::Result<Tensor>; 45] = [
+        let functions: [fn(&Tensor) -> refrain::Result<Tensor>; 47] = [
             Tensor::neg,
             Tensor::abs,
             Tensor::exp,
@@ -28,6 +28,8 @@ fn gradients_agree_with_finite_differences() {
             Tensor::gelu_tanh,
             Tensor::silu,
             Tensor::erf,
+            |x| x.sub_scalar(1.0)?.erfc(),
+            |x| x.mul_scalar(-0.4)?.erfinv(),
             Tensor::lgamma,
             Tensor::digamma,
             Tensor::softplus,

@@ -12,6 +12,7 @@
 //! these. Those of [`gamma`] are computed in `f64` for every dtype.
 
 pub mod angles;
+pub mod erfinv;
 pub mod f64;
 pub mod gamma;
 pub mod hyperbolic;
