@@ -95,7 +95,8 @@ impl<'a> HostArgs<'a> {
         unsafe { cpu::run(part, self.on_fault) }
     }
 
-    /// Reports an operand's value that the kernel can't use. Call it before anything is written. If it returns `Ok`,
+    /// Reports an operand's value that the kernel can't use. Call it before anything is written, unless the operation says that an error
+    /// does not keep its results from being written. If it returns `Ok`,
     /// the kernel continues and must not use the value.
     pub(crate) fn fault(&self, error: Error) -> Result<()> {
         if !self.launch.kernel.can_fail() {

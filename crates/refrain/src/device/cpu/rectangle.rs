@@ -27,8 +27,9 @@ impl<'a, T> RectangleMut<'a, T> {
     /// If rows overlap, or the data are too short. The caller has checked both.
     #[inline(always)]
     pub(crate) fn new(data: &'a mut [T], [rows, columns]: [usize; 2], row_stride: usize) -> Self {
-        let fits = rows <= 1 || columns <= row_stride;
-        assert!(fits && (rows == 0 || (rows - 1) * row_stride + columns <= data.len()), "a matrix to write");
+        let end = rows.saturating_sub(1).saturating_mul(row_stride).saturating_add(columns);
+        let fits = rows == 0 || end <= data.len();
+        assert!(fits && (rows <= 1 || columns <= row_stride), "a matrix to write");
         let (matrix, borrowed) = (NonNull::from(data).cast(), PhantomData);
         RectangleMut { matrix, row_stride, rows: 0..rows, columns: 0..columns, borrowed }
     }

@@ -6,7 +6,7 @@ use crate::device::cpu::parallel;
 use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::kernels::products::host::block::{Block, block_scratch_len, rows_of_tiles};
-use crate::kernels::products::host::pack::{Packing, Panels, packed_len};
+use crate::kernels::products::host::pack::{Packing, Panels};
 use crate::kernels::products::host::{Matrix, Single, Terms};
 
 /// The most sequences of a task: their gates stay in the cache.
@@ -34,8 +34,9 @@ pub(crate) struct Packed<R> {
 impl<R: Real> Packed<R> {
     pub(crate) fn of(b: Matrix<'_, R>, start: Option<&[R]>) -> Packed<R> {
         let (k, n) = (b.rows, b.cols);
-        let mut panels = Scratch::new(packed_len::<R>(k, n));
-        Packing::one_block(k, n).pack(b, start, &mut panels, true);
+        let packing = Packing::one_block(k, n);
+        let mut panels = Scratch::new(packing.len::<R>());
+        packing.pack(b, start, &mut panels, true);
         Packed { panels, k, n }
     }
 

@@ -281,7 +281,8 @@ impl<R: Real, M: Terms<R>> Sums<'_, R, M> {
             let bias = bias.map(|bias| &bias[group * to..][..to]);
             let images = (first..first + n).map(|image| &x[image * from * from_plane..][..from * from_plane]);
             let images = phases.padded.images(images);
-            let block = if few { to.div_ceil(16).next_multiple_of(self.terms.heights()[0]) } else { n * to };
+            let block =
+                if few { to.div_ceil(16).next_multiple_of(self.terms.rows_of_blocks()) } else { n * to };
             parallel::for_each(few, y.par_chunks_mut(block * plane).enumerate(), |(at, y)| {
                 let (first, rows) = (at * block, y.len() / (n * plane));
                 let bias = bias.map(|bias| &bias[first..]);

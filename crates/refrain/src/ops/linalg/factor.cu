@@ -1,32 +1,31 @@
-// The Cholesky factor of a block on the diagonal of each matrix: the lower triangle of `to`, and zeros above. Constants: COMPUTE; BLOCK,
-// rows and columns of a block at most.
+// The Cholesky factor of a block on the diagonal of each matrix: the lower triangle of `to`, and zeros above. A thread has a row in its
+// registers. Constants: COMPUTE; BLOCK, rows of a block at most, and threads.
 
 typedef COMPUTE C;
 
-KERNEL(factor, FactorArgs, p) {
-    __shared__ C m[BLOCK][BLOCK + 1];
-    const i64 n = p.n, start = (i64)blockIdx.x * n * n + p.first * (n + 1);
-    const int size = (int)p.size;
-    for (int at = threadIdx.x; at < size * size; at += THREADS) {
-        int i = at / size, j = at - i * size;
-        if (j <= i) m[i][j] = p.from[start + i * n + j];
-    }
-    __syncthreads();
-    for (int j = 0; j < size; j++) {
-        const C pivot = m[j][j], root = sqrt(pivot);
-        if (threadIdx.x == 0 && !(pivot > (C)0)) report(p.faults, (i64)blockIdx.x, p.first + j);
+KERNEL(factor, FactorArgs, p, __launch_bounds__(BLOCK)) {
+    __shared__ C column[2][BLOCK];
+    const i64 n = p.n;
+    const int i = threadIdx.x, size = (int)p.size;
+    const i64 start = (i64)blockIdx.x * n * n + p.first * (n + 1) + i * n;
+    C row[BLOCK];
+    // Rows behind the last one are those of the identity.
+    #pragma unroll
+    for (int k = 0; k < BLOCK; k++) row[k] = i >= size ? (C)(k == i) : k <= i ? p.from[start + k] : (C)0;
+    #pragma unroll
+    for (int j = 0; j < BLOCK; j++) {
+        // What the step before read lies in the other half.
+        C* const raw = column[j % 2];
+        raw[i] = row[j];
         __syncthreads();
-        for (int i = j + threadIdx.x; i < size; i += THREADS) m[i][j] = i == j ? root : m[i][j] / root;
-        __syncthreads();
-        const int left = size - 1 - j;
-        for (int at = threadIdx.x; at < left * left; at += THREADS) {
-            int i = at / left, k = at - i * left;
-            if (k <= i) m[j + 1 + i][j + 1 + k] -= m[j + 1 + i][j] * m[j + 1 + k][j];
-        }
-        __syncthreads();
+        const C pivot = raw[j], inverse = rsqrt(pivot);
+        if (i == j && !(pivot > (C)0)) report(p.faults, (i64)blockIdx.x, p.first + j);
+        const C l = row[j] * inverse;
+        row[j] = i == j ? sqrt_(pivot) : l;
+        #pragma unroll
+        for (int k = j + 1; k < BLOCK; k++) row[k] -= l * (raw[k] * inverse);
     }
-    for (int at = threadIdx.x; at < size * size; at += THREADS) {
-        int i = at / size, j = at - i * size;
-        p.to[start + i * n + j] = j <= i ? m[i][j] : (C)0;
-    }
+    if (i >= size) return;
+    #pragma unroll
+    for (int k = 0; k < BLOCK; k++) if (k < size) p.to[start + k] = k <= i ? row[k] : (C)0;
 }

@@ -1,4 +1,4 @@
-//! Cholesky factors and triangular systems on the CPU, in blocks: what is beside a block is a matrix product.
+//! Cholesky factors and systems of equations on the CPU, in blocks: what is beside a block is a matrix product.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -262,7 +262,7 @@ impl Tensor {
     /// [`Tensor::cholesky`] into the memory of `dst`.
     ///
     /// # Errors
-    /// The same, and if `dst` does not match the result.
+    /// The same, and if `dst` does not match the result. Where a matrix is not positive definite, `dst` is written all the same.
     pub fn cholesky_into(&self, dst: &Tensor) -> Result<()> {
         apply_into(Cholesky, &[self], dst)
     }
@@ -317,6 +317,7 @@ impl Tensor {
         let half = apply(op, &[&l, &b])?;
         apply(SolveTriangular { transposed: !op.transposed, ..op }, &[&l, &half])
     }
+
     /// The solutions `y` of `self y = b`, where each matrix of this tensor, `[.., n, n]`, has an inverse, and `b`, `[.., n, k]`, has a
     /// column for each right side. Batch dimensions broadcast. For f32 and f64.
     ///
@@ -343,7 +344,7 @@ impl Tensor {
     /// [`Tensor::solve`] into the memory of `dst`, which may be `b`.
     ///
     /// # Errors
-    /// The same, and if `dst` does not match the result.
+    /// The same, and if `dst` does not match the result. Where a matrix is singular, `dst` is written all the same.
     pub fn solve_into(&self, b: &Tensor, dst: &Tensor) -> Result<()> {
         let [a, b] = in_one_batch(Solve::NAME, self, b)?;
         apply_into(Solve { inverse: false }, &[&a, &b], dst)

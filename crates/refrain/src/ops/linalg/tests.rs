@@ -1,6 +1,6 @@
 use crate::faults::{error_of, own_devices};
 use crate::testing::{devices, gradcheck};
-use refrain::{DType, Device, Error, Tensor};
+use refrain::{DType, Device, DeviceKind, Error, Tensor};
 
 const DTYPES: [DType; 2] = [DType::F32, DType::F64];
 
@@ -46,7 +46,7 @@ fn worst(got: &Tensor, expected: &Tensor) -> f64 {
     f64s(got).into_iter().zip(f64s(expected)).map(distance).fold(0.0, |a, b| if a >= b { a } else { b })
 }
 
-/// Sizes below, at and above those of blocks, which are 32, 64 and 256.
+/// Sizes below, at and above those of blocks, which are powers of two up to 64, and 256.
 const SIZES: [(usize, usize); 8] = [(3, 1), (2, 5), (4, 32), (2, 33), (1, 64), (3, 97), (1, 200), (1, 400)];
 
 #[test]
@@ -150,10 +150,32 @@ fn equations_are_solved_and_matrices_inverted() {
                 assert!(worst(&one, &expected) <= bound, "{case}: {}", worst(&one, &expected));
             }
             // Rows in another order are put in theirs, exactly.
-            let order = eye(100, dtype, &device).flip(0).unwrap();
             let b = sample(&[4, 100, 3], 0.1, dtype, &device);
-            let y = order.solve(&b).unwrap();
-            assert_eq!(worst(&y, &b.flip(1).unwrap()), 0.0);
+            let one = eye(100, dtype, &device);
+            assert_eq!(worst(&one.flip(0).unwrap().solve(&b).unwrap(), &b.flip(1).unwrap()), 0.0);
+            for by in [1, 5, 37, 99] {
+                let y = one.roll(&[by], &[0]).unwrap().solve(&b).unwrap();
+                assert_eq!(worst(&y, &b.roll(&[-by], &[1]).unwrap()), 0.0, "by {by}");
+            }
+        }
+    }
+}
+
+/// So large that a thread of a GPU has several rows of a panel, which has fewer columns then.
+#[test]
+fn large_systems_are_solved() {
+    for device in devices() {
+        let more: &[usize] = if device.kind() == DeviceKind::Cuda { &[1030, 2100, 4100] } else { &[1030] };
+        for dtype in DTYPES {
+            for &n in more {
+                let far = eye(n, dtype, &device).roll(&[(n / 3) as isize], &[1]).unwrap();
+                let a = sample(&[n, n], 0.9, dtype, &device).div_scalar(n as f64).unwrap();
+                let a = a.add(&far.mul_scalar(3.0).unwrap()).unwrap();
+                let b = sample(&[n, 3], 2.0, dtype, &device);
+                let product = a.matmul(&a.solve(&b).unwrap()).unwrap();
+                let bound = 200.0 * dtype.epsilon().unwrap();
+                assert!(worst(&product, &b) <= bound, "{n} {dtype}: {}", worst(&product, &b));
+            }
         }
     }
 }

@@ -319,8 +319,12 @@ functions! {
     erfc, erfc_into => Erfc {
         floats(slices): (erfcs, "erfc_(x)"),
         derivative(Input): (
-            |x, d| R::c(-std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp() * d,
-            "(R)-1.12837916709551257390 * exp_(-(x * x)) * d"
+            |x, d| {
+                // The bell itself may be 0 where the product is not.
+                let root = (R::c(-0.5) * (x * x)).exp();
+                (R::c(-std::f64::consts::FRAC_2_SQRT_PI) * root) * (root * d)
+            },
+            "((R)-1.12837916709551257390 * exp_((R)-0.5 * (x * x))) * (exp_((R)-0.5 * (x * x)) * d)"
         ),
     }
 

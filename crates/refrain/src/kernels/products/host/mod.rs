@@ -2,8 +2,7 @@
 //!
 //! [`gemm`] handles every shape and every stride. [`weight_gradient`] also computes the sums over the tokens for a
 //! bias. Both use one blocked algorithm: a block of `b` is packed into panels as wide as four registers, threads
-//! process different rectangles of the result, and an innermost loop keeps a tile of it in registers. Rectangles are as square as
-//! possible, so that a thread reads little of what other cores packed.
+//! process different rectangles of the result ([`Terms::rectangle`]), and an innermost loop keeps a tile of it in registers.
 //! Contiguous rows or columns of `a` are read in place; only an `a` with neither is packed. If `a` has few rows, it can be
 //! packed instead of `b` ([`swapped`]).
 //!
@@ -39,7 +38,7 @@ use crate::device::cpu::simd::arch;
 use block::{Block, block_scratch_len};
 pub(crate) use epilogue::Epilogue;
 use epilogue::Finish;
-use pack::{Packing, panel_width};
+use pack::{Packing, packed_len, panel_width};
 pub(crate) use terms::{MulAdd, Single, Terms};
 pub(crate) use vector::vector_product;
 
@@ -136,13 +135,13 @@ impl Accumulate {
     }
 }
 
-/// Rows of `b` that are packed at a time. Times the width of a panel, this is its share of the L2 cache.
+/// Rows of a block of `b`, after which sums are added to the result. Times the width of a panel, this is its share of the L2 cache.
 pub(crate) const BLOCK_K: usize = 256;
 /// Columns of `b` that are packed at a time.
 const BLOCK_N: usize = 1024;
 /// Bytes of `b` that several threads pack at a time.
 const PACKED: usize = 1 << 22;
-/// Rows of the result that one thread computes at a time: a multiple of the first of [`Terms::heights`] and of every tile's height.
+/// Rows of the result that a thread without others computes at a time: a multiple of [`Terms::rows_of_blocks`] and of every tile's height.
 pub(crate) const BLOCK_M: usize = 96;
 /// With fewer multiplications, one thread does everything.
 const PARALLEL: usize = 1 << 17;
@@ -187,7 +186,7 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
     // Several threads pack many blocks at once, so that they meet less often; one thread packs as much as its cache holds.
     let depth = depth::<T, M>();
     let most = if splits && parallel::threads() > 1 {
-        (PACKED / size_of::<T>() / n.min(BLOCK_N) / depth * depth).max(depth)
+        (PACKED / size_of::<T>() / packed_len::<T>(0, n.min(BLOCK_N)) / depth * depth).max(depth)
     } else {
         depth
     };
@@ -324,8 +323,10 @@ impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
                     arch.dispatch(Finish { activation, gradient, residual, pre_activation, c });
                 }
             };
-        let threads = if splits { parallel::threads() } else { 1 };
-        let tile = tile_of(threads, [m, n], terms.heights(), panel_width::<T>(arch).1);
+        let tile = match if splits { parallel::threads() } else { 1 } {
+            1 => [BLOCK_M, n],
+            threads => terms.rectangle(threads, [m, n], panel_width::<T>(arch).1),
+        };
         let c = self.c.part(0..m, j0..j0 + n).tiles(tile);
         let kept = self.kept.as_mut().map(|kept| kept.part(0..m, j0..j0 + n).tiles(tile));
         parallel::share(
@@ -342,25 +343,6 @@ impl<'a, T: Real, M: Terms<T>> Product<'a, T, M> {
             },
         );
     }
-}
-
-/// The rows and columns of the tiles that so many threads compute an `m` by `n` result in, so that all are done as soon as possible.
-/// The rows are one of `heights`, the columns a multiple of the width of a panel.
-fn tile_of(threads: usize, [m, n]: [usize; 2], heights: &[usize], width: usize) -> [usize; 2] {
-    if threads == 1 {
-        return [BLOCK_M, n];
-    }
-    /// To load a number from the cache of another core takes as long as so many multiplications.
-    const LOAD: usize = 32;
-    let widths = [1, 2, 4, 8, 16].map(|parts| n.div_ceil(parts).next_multiple_of(width));
-    let tiles = widths.into_iter().flat_map(|columns| heights.iter().map(move |&rows| [rows, columns]));
-    let time = |&[rows, columns]: &[usize; 2]| {
-        let count = m.div_ceil(rows) * n.div_ceil(columns);
-        let (rows, columns) = (rows.min(m), columns.min(n));
-        // The last tile begins when all others are under way, and some threads are slower than others.
-        (count + threads) * (rows * columns + LOAD * (rows + columns))
-    };
-    tiles.min_by_key(time).unwrap_or([BLOCK_M, n])
 }
 
 /// The gradients of `y = x w^T + b` by `w` and `b`: `dw (+)= dy^T x`, and `db (+)=` the sums of the columns of `dy`.

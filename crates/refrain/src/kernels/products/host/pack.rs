@@ -100,7 +100,7 @@ impl Packing {
         // One thread reads whole rows, which memory is prefetched for.
         let by_rows = !splits && b.col_stride == 1 && k * n > 0;
         let [_, count] = layout.counts();
-        let packed = &mut packed[..layout.offset(count)];
+        let packed = &mut packed[..self.rows() * n.next_multiple_of(lanes)];
         if by_rows {
             let b = Matrix { data: &b.data[p0 * b.row_stride + j0..], rows: k, cols: n, ..b };
             arch.dispatch(PackByRows { b, depth: self.depth, packed: &mut *packed });
@@ -221,8 +221,10 @@ impl<'a, T> Pieces<'a, T> {
 
     fn for_each(self, mut f: impl FnMut(Piece, &mut [T])) {
         let Pieces { layout, mut packed, left } = self;
+        let mut at = layout.offset(left.start);
         for index in left {
-            let (own, others) = packed.split_at_mut(layout.offset(index + 1) - layout.offset(index));
+            let end = layout.offset(index + 1);
+            let (own, others) = packed.split_at_mut(end - std::mem::replace(&mut at, end));
             packed = others;
             f(layout.piece(index), own);
         }

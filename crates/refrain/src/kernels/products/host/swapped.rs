@@ -3,7 +3,7 @@
 
 use super::block::{Block, block_scratch_len};
 use super::pack::Packing;
-use super::{BLOCK_K, BLOCK_M, BLOCK_N, Matrix, MatrixMut, Terms, for_each_chunk};
+use super::{BLOCK_M, BLOCK_N, Matrix, MatrixMut, Terms, depth, for_each_chunk};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::rectangle::RectangleMut;
 use crate::device::cpu::scratch::with_scratch;
@@ -29,7 +29,7 @@ pub(super) fn product<T: Real, M: Terms<T>>(
     splits: bool,
 ) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    let depth = BLOCK_K / M::COUNT;
+    let depth = depth::<T, M>();
     let packing = Packing { p0: 0, k, depth, j0: 0, n: m };
     let row_stride = c.row_stride;
     let c = c.used();

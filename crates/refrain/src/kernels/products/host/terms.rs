@@ -4,7 +4,7 @@ use half::bf16;
 use pulp::Simd;
 
 use super::block::{Block, InRegisters};
-use super::{Matrix, in_tiles};
+use super::{BLOCK_M, Matrix, in_tiles};
 use crate::device::cpu::bf16_pairs::{Avx512Bf16, Bf16Pairs, TILE};
 use crate::device::cpu::numeric::{Number, Real, Stored, convert};
 use crate::device::cpu::parallel;
@@ -18,9 +18,11 @@ pub(crate) trait Terms<T: Real>: Copy + Send + Sync {
     const COUNT: usize;
     /// The elements that a row of so many numbers becomes.
     fn of_numbers(self, numbers: usize) -> usize;
-    /// Rows that a thread may compute at a time, the fewest first: blocks with a multiple of the first number leave no row of a tile of
-    /// a full panel empty.
-    fn heights(self) -> &'static [usize];
+    /// Blocks with a multiple of so many rows leave no row of a tile of a full panel empty.
+    fn rows_of_blocks(self) -> usize;
+    /// Rows and columns of the rectangles of a result of `m` by `n` that several threads compute. The columns are a multiple of the width
+    /// of a panel.
+    fn rectangle(self, threads: usize, size: [usize; 2], width: usize) -> [usize; 2];
     /// `sum` plus the numbers of `x`.
     fn add(self, sum: T, x: T) -> T;
     /// A matrix whose rows are divided into elements.
@@ -45,8 +47,32 @@ pub(crate) trait MulAdd<T: Real>: Copy {
 /// Elements that a thread makes at a time.
 const PIECE: usize = 1 << 12;
 
-/// Multiples of the heights of the tiles of full panels.
-const HEIGHTS_IN_REGISTERS: [usize; 7] = [12, 24, 36, 48, 72, 96, 144];
+/// A multiple of the heights of the tiles of full panels.
+const ROWS_OF_REGISTERS: usize = 12;
+
+/// [`Terms::rectangle`] with which all threads are done as soon as possible.
+fn rectangle_in_registers(threads: usize, [m, n]: [usize; 2], width: usize) -> [usize; 2] {
+    /// To load a number from the cache of another core takes as long as so many multiplications.
+    const LOAD: usize = 32;
+    let all_columns = [1, 2, 4, 8, 16].map(|parts| n.div_ceil(parts).next_multiple_of(width));
+    let all_rows = [12, 8, 6, 4, 3, 2, 1].map(|units| units * ROWS_OF_REGISTERS);
+    let sizes = all_columns.into_iter().flat_map(|columns| all_rows.map(|rows| [rows, columns]));
+    let time = |&[rows, columns]: &[usize; 2]| {
+        let count = m.div_ceil(rows) * n.div_ceil(columns);
+        let (rows, columns) = (rows.min(m), columns.min(n));
+        // The last one begins when all others are under way, and some threads are slower than others.
+        (count + threads) * (rows * columns + LOAD * (rows + columns))
+    };
+    sizes.min_by_key(time).unwrap_or([BLOCK_M, n.next_multiple_of(width)])
+}
+
+/// The same by tiles of AMX, which compute so fast that only the number of rectangles counts: whole rows, unless there are few of them.
+/// Two tiles are above each other, so that each one of the second factor is used twice.
+fn rectangle_in_tiles(threads: usize, [m, n]: [usize; 2], width: usize) -> [usize; 2] {
+    let rows = BLOCK_M.min(m.div_ceil(16).next_multiple_of(2 * TILE));
+    let parts = threads.div_ceil(m.div_ceil(rows)).max(1);
+    [rows, n.div_ceil(parts).next_multiple_of(width)]
+}
 
 /// An element is a number.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +92,12 @@ impl<T: Real> Terms<T> for Single {
         numbers
     }
 
-    fn heights(self) -> &'static [usize] {
-        &HEIGHTS_IN_REGISTERS
+    fn rows_of_blocks(self) -> usize {
+        ROWS_OF_REGISTERS
+    }
+
+    fn rectangle(self, threads: usize, size: [usize; 2], width: usize) -> [usize; 2] {
+        rectangle_in_registers(threads, size, width)
     }
 
     #[inline(always)]
@@ -151,10 +181,17 @@ impl Terms<f32> for Bf16Pairs {
         }
     }
 
-    fn heights(self) -> &'static [usize] {
+    fn rows_of_blocks(self) -> usize {
         match self {
-            Bf16Pairs::Avx512(_) => &HEIGHTS_IN_REGISTERS,
-            Bf16Pairs::Amx(_) => &[TILE, 2 * TILE, 4 * TILE],
+            Bf16Pairs::Avx512(_) => ROWS_OF_REGISTERS,
+            Bf16Pairs::Amx(_) => TILE,
+        }
+    }
+
+    fn rectangle(self, threads: usize, size: [usize; 2], width: usize) -> [usize; 2] {
+        match self {
+            Bf16Pairs::Avx512(_) => rectangle_in_registers(threads, size, width),
+            Bf16Pairs::Amx(_) => rectangle_in_tiles(threads, size, width),
         }
     }
 
