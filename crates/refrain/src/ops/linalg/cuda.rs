@@ -373,11 +373,10 @@ pub(super) fn solve(args: &mut CudaArgs<'_>) -> Result<()> {
     let all = Matrices::dense(moves.plus(bytes(count, n, k, blocks.dtype)[0]), n, width);
     blocks.copy(Matrices::dense(a, n, n), all, [n, n], false)?;
     blocks.copy(Matrices::dense(b, n, k), all.from(0, n), [n, k], false)?;
-    // A thread has some rows of a panel in its registers: 32 numbers of f32 or 16 of f64, unless it has more rows.
+    // A thread has some rows of a panel in its registers: 16 numbers, unless it has more rows.
     let threads = n.next_power_of_two().clamp(32, 1024);
     let rows = n.div_ceil(threads).next_power_of_two();
-    let registers = if blocks.dtype == DType::F64 { 16 } else { 32 };
-    blocks.rows = (registers / rows).clamp(1, panel_columns(n));
+    blocks.rows = (PANEL_COLUMNS / rows).clamp(1, panel_columns(n));
     for first in (0..n).step_by(blocks.rows) {
         let size = blocks.rows.min(n - first);
         let rest = first + size;
