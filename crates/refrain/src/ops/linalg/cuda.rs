@@ -373,8 +373,9 @@ pub(super) fn solve(args: &mut CudaArgs<'_>) -> Result<()> {
     let all = Matrices::dense(moves.plus(bytes(count, n, k, blocks.dtype)[0]), n, width);
     blocks.copy(Matrices::dense(a, n, n), all, [n, n], false)?;
     blocks.copy(Matrices::dense(b, n, k), all.from(0, n), [n, k], false)?;
-    // A thread has some rows of a panel in its registers: 16 numbers, unless it has more rows.
-    let threads = n.next_power_of_two().clamp(32, 1024);
+    // A thread has some rows of a panel in its registers: 16 numbers, unless it has more rows. There are registers for so many threads.
+    let most = if blocks.dtype == DType::F64 { 512 } else { 1024 };
+    let threads = n.next_power_of_two().clamp(32, most);
     let rows = n.div_ceil(threads).next_power_of_two();
     blocks.rows = (PANEL_COLUMNS / rows).clamp(1, panel_columns(n));
     for first in (0..n).step_by(blocks.rows) {
