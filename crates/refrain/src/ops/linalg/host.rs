@@ -1,5 +1,6 @@
 //! Cholesky factors and systems of equations on the CPU, in blocks: what is beside a block is a matrix product.
 
+use std::cmp::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use super::{SolveTriangular, Square};
@@ -108,8 +109,7 @@ fn factor_block<R: Real>(u: &mut [R], size: usize) -> std::result::Result<(), us
             for j in 0..size {
                 let (above, below) = u.split_at_mut((j + 1) * size);
                 let row = &mut above[j * size..];
-                // NaN is not above 0, either.
-                if !(row[j] > R::ZERO) {
+                if !is_positive(row[j]) {
                     return Err(j);
                 }
                 let root = row[j].sqrt();
@@ -171,7 +171,7 @@ fn solve_by_factors<R: Real>(args: &HostArgs<'_>) -> Result<()> {
         let mut factors = Scratch::<R>::new(n * n);
         factors.copy_from_slice(&a[i * n * n..][..n * n]);
         match eliminate(&mut factors, y, n, k) {
-            Ok(()) => substitute(Matrix::row_major(&*factors, n, n), true, y, k),
+            Ok(()) => substitute(Matrix::row_major(&factors, n, n), true, y, k),
             Err(column) => {
                 y.fill(R::c(f64::NAN));
                 failures.add(i, column);
@@ -189,13 +189,11 @@ fn eliminate<R: Real>(a: &mut [R], y: &mut [R], n: usize, k: usize) -> std::resu
         let size = BLOCK.min(n - first);
         let rest = first + size;
         for j in first..rest {
-            let largest = (j..n).max_by(|&r, &s| {
-                let [r, s] = [r, s].map(|row| a[row * n + j].abs());
-                // NaN is larger than all numbers; of equal ones, the first counts.
-                r.partial_cmp(&s).unwrap_or((r != r).cmp(&(s != s))).then(std::cmp::Ordering::Greater)
-            });
+            // NaN is larger than all numbers; of equal ones, the first counts.
+            let size_of = |row: usize| a[row * n + j].abs().to_f64();
+            let largest = (j..n).max_by(|&r, &s| size_of(r).total_cmp(&size_of(s)).then(Ordering::Greater));
             let pivot = largest.unwrap_or(j);
-            if !(a[pivot * n + j].abs() > R::ZERO) {
+            if !is_positive(a[pivot * n + j].abs()) {
                 return Err(j);
             }
             swap_rows(a, n, j, pivot);
@@ -255,6 +253,12 @@ fn eliminate<R: Real>(a: &mut [R], y: &mut [R], n: usize, k: usize) -> std::resu
         gemm(Single, factors, solved, c, Accumulate::Add, Epilogue::default());
     }
     Ok(())
+}
+
+/// NaN is not.
+#[inline(always)]
+fn is_positive<R: Real>(x: R) -> bool {
+    x > R::ZERO
 }
 
 fn swap_rows<R>(x: &mut [R], width: usize, row: usize, below: usize) {

@@ -91,7 +91,8 @@ impl Packing {
         self.k + self.count()
     }
 
-    /// Packs this of `b`. The sums of the first block start at `start[j0..j0 + n]`, all others at zero. Only with `splits` may several threads pack.
+    /// Packs this of `b`. The sums of the first block start at `start[j0..j0 + n]`, all others at zero. Only with `splits` may several
+    /// threads pack.
     pub(crate) fn pack<T: Real>(self, b: Matrix<'_, T>, start: Option<&[T]>, packed: &mut [T], splits: bool) {
         let (arch, layout) = (arch(), Layout::of::<T>(self));
         let Layout { lanes, widest, .. } = layout;
