@@ -159,17 +159,10 @@ pub(super) fn solve(args: &HostArgs<'_>) -> Result<()> {
 }
 
 fn solve_by_factors<R: Real>(args: &HostArgs<'_>) -> Result<()> {
-    let shape = args.write_shape(0);
-    let (n, k) = (shape[shape.rank() - 2], shape[shape.rank() - 1]);
-    let (a, y) = (args.read::<R>(0)?, args.write::<R>(0)?);
-    let b = if args.in_place(1).is_some() { None } else { Some(args.read::<R>(1)?) };
-    let (all, failures) = (y.len() * n, Failures::default());
-    parallel::pieces_that_read(y, n * k, all, |i, y| {
-        if let Some(b) = b {
-            y.copy_from_slice(&b[i * n * k..][..n * k]);
-        }
+    let failures = Failures::default();
+    each_system::<R>(args, |i, a, y, [n, k]| {
         let mut factors = Scratch::<R>::new(n * n);
-        factors.copy_from_slice(&a[i * n * n..][..n * n]);
+        factors.copy_from_slice(a);
         match eliminate(&mut factors, y, n, k) {
             Ok(()) => substitute(Matrix::row_major(&factors, n, n), true, y, k),
             Err(column) => {
@@ -177,8 +170,27 @@ fn solve_by_factors<R: Real>(args: &HostArgs<'_>) -> Result<()> {
                 failures.add(i, column);
             }
         }
-    });
+    })?;
     failures.first().map_or(Ok(()), |(matrix, column)| args.fault(named(args.op(), SINGULAR, matrix, column)))
+}
+
+/// Calls `f` with the number of each matrix, the matrix, its right sides, which become the solution, and the sizes of these.
+fn each_system<R: Real>(
+    args: &HostArgs<'_>,
+    f: impl Fn(usize, &[R], &mut [R], [usize; 2]) + Sync,
+) -> Result<()> {
+    let shape = args.write_shape(0);
+    let (n, k) = (shape[shape.rank() - 2], shape[shape.rank() - 1]);
+    let (a, y) = (args.read::<R>(0)?, args.write::<R>(0)?);
+    let b = if args.in_place(1).is_some() { None } else { Some(args.read::<R>(1)?) };
+    let all = y.len() * n;
+    parallel::pieces_that_read(y, n * k, all, |i, y| {
+        if let Some(b) = b {
+            y.copy_from_slice(&b[i * n * k..][..n * k]);
+        }
+        f(i, &a[i * n * n..][..n * n], y, [n, k]);
+    });
+    Ok(())
 }
 
 /// Makes an upper triangle of `a`, by adding multiples of rows to those below, the largest number of a column first; and does the same to
@@ -276,19 +288,10 @@ pub(super) fn solve_triangular(op: &SolveTriangular, args: &HostArgs<'_>) -> Res
 }
 
 fn solve_all<R: Real>(op: &SolveTriangular, args: &HostArgs<'_>) -> Result<()> {
-    let shape = args.write_shape(0);
-    let (n, k) = (shape[shape.rank() - 2], shape[shape.rank() - 1]);
-    let (a, y) = (args.read::<R>(0)?, args.write::<R>(0)?);
-    let b = if args.in_place(1).is_some() { None } else { Some(args.read::<R>(1)?) };
-    let all = y.len() * n;
-    parallel::pieces_that_read(y, n * k, all, |i, y| {
-        if let Some(b) = b {
-            y.copy_from_slice(&b[i * n * k..][..n * k]);
-        }
-        let a = Matrix::row_major(&a[i * n * n..][..n * n], n, n);
+    each_system::<R>(args, |_, a, y, [n, k]| {
+        let a = Matrix::row_major(a, n, n);
         substitute(if op.transposed { a.t() } else { a }, op.upper != op.transposed, y, k);
-    });
-    Ok(())
+    })
 }
 
 /// The solution of `a y = y`, whose rows have `k` elements, in its place, where `a` is a triangle.

@@ -103,14 +103,9 @@ impl<'a, T> MatrixMut<'a, T> {
         Self { data, rows, cols, row_stride: cols }
     }
 
-    /// The number of elements from the first to the end of the last row.
-    fn used_len(&self) -> usize {
-        if self.rows == 0 { 0 } else { (self.rows - 1) * self.row_stride + self.cols }
-    }
-
     /// The elements from the first to the end of the last row.
     fn used(self) -> &'a mut [T] {
-        let len = self.used_len();
+        let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.row_stride + self.cols };
         &mut self.data[..len]
     }
 
