@@ -95,6 +95,7 @@ pub use operation::{custom, custom_op};
 pub use ops::attention::SdpaOptions;
 pub use ops::conv::{Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions};
 pub use ops::index::{AxisIndex, Index};
+pub use ops::index_select::IndexReduction;
 pub use ops::interpolate::Interpolation;
 pub use ops::loss::{CrossEntropyOptions, Reduction};
 pub use ops::optim;

@@ -3,17 +3,20 @@
 mod common;
 
 use common::{devices, tensor, turn, values};
-use refrain::{DType, Device, DeviceKind, Error, Profile, Result, Simulator, Step, Tensor};
+use refrain::{DType, Device, DeviceKind, Error, IndexReduction, Profile, Result, Simulator, Step, Tensor};
 
 type Indexed = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
 /// Each operation over a table of 5 x 3 and the ids of a 2 x 3 matrix.
-const OPERATIONS: [(&str, Indexed); 10] = [
+const OPERATIONS: [(&str, Indexed); 11] = [
     ("gather", |x, ids| x.gather(0, ids)),
     ("index_select", |x, ids| x.index_select(0, &ids.flatten(0, -1)?)),
     ("index_select, last axis", |x, ids| x.transpose(0, 1)?.index_select(-1, &ids.select(0, 1)?)),
     ("embedding", |x, ids| x.embedding(ids)),
     ("index_add", |x, ids| x.index_add(0, &ids.select(0, 0)?, &x.narrow(0, 1, 3)?)),
+    ("index_reduce", |x, ids| {
+        x.index_reduce(0, &ids.select(0, 0)?, &x.narrow(0, 1, 3)?, IndexReduction::Amax, false)
+    }),
     ("scatter_add", |x, ids| x.scatter_add(0, ids, &x.narrow(0, 1, 2)?)),
     ("windows", |x, ids| x.windows(&ids.flatten(0, -1)?, 1)),
     ("cross_entropy", |x, ids| x.transpose(0, 1)?.cross_entropy(&ids.select(0, 0)?)),

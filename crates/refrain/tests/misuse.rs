@@ -11,7 +11,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use refrain::{
     Activation, Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, DType, Device, Error, Generator,
-    Interpolation, PadMode, Pool1dOptions, SdpaOptions, Shape, Tensor, no_grad,
+    IndexReduction, Interpolation, PadMode, Pool1dOptions, SdpaOptions, Shape, Tensor, no_grad,
 };
 
 /// Sizes of dimensions: small ones, and sometimes one too large for any memory. Nothing in between, which the machine
@@ -355,10 +355,15 @@ const METHODS: &[Method] = methods! {
     "gather": |g, a, b, c| a.gather(g.axis, &b);
     "index_select": |g, a, b, c| a.index_select(g.axis, &ids(&b));
     "index_add": |g, a, b, c| a.index_add(g.axis, &ids(&b), &c);
+    "index_reduce": |g, a, b, c| a.index_reduce(g.axis, &ids(&b), &c, IndexReduction::Amax, g.flag);
     "": |g, a, b, c| {
         let n = a.size(g.axis).unwrap_or(1);
         let first = Tensor::zeros(n, DType::I64, a.device()).ok()?;
-        a.index_add_into(g.axis, &first, &a, &a)
+        if g.flag {
+            a.index_add_into(g.axis, &first, &a, &a)
+        } else {
+            a.index_reduce_into(g.axis, &first, &a, IndexReduction::Amin, true, &a)
+        }
     };
     "scatter_add": |g, a, b, c| a.scatter_add(g.axis, &ids(&b), &c);
     "": |g, a, b, c| a.scatter_add_into(g.axis, &ids(&b), &c, &a);

@@ -20,7 +20,7 @@ use refrain::optim::{
     Schedule, Segment, SegmentTable, SgdBuffers, SgdOptions, adam, adamw, clip_coefficient, learning_rate,
     lion, rmsprop, sgd,
 };
-use refrain::{DType, Device, Error, Generator, Result, SdpaOptions, Tensor};
+use refrain::{DType, Device, Error, Generator, IndexReduction, Result, SdpaOptions, Tensor};
 
 /// The support of one operation in one dtype.
 #[derive(Clone, Copy, PartialEq)]
@@ -214,6 +214,10 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("index_add", |d| {
             let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
             both(ones(d)?, |x| x.index_add(0, &ids, x))
+        }),
+        ("index_reduce", |d| {
+            let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
+            both(ones(d)?, |x| x.index_reduce(0, &ids, x, IndexReduction::Amax, true))
         }),
         ("sequence_mask", |d| Tensor::ones([2], d, &Device::cpu())?.sequence_mask(3).map(drop)),
         ("rmsprop", |d| {

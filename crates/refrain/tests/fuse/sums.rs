@@ -1,6 +1,6 @@
 //! Sums of what elementwise work computes have the bits of the single launches.
 
-use refrain::{DType, Device, Result, Tensor};
+use refrain::{DType, Device, IndexReduction, Result, Tensor};
 
 use super::common::{devices, sanitized, tensor};
 use super::{compare, filled, fusing, launches};
@@ -75,6 +75,17 @@ fn weighted_slices_are_added_without_being_stored() {
                     state,
                     |s, random| run(s, &|said| said.tanh()?.dropout(0.4, random)),
                     |program| program.contains("fused(index_select, mul, tanh, dropout, index_add)"),
+                );
+                assert_eq!(fused, closes, "{device}, {sizes:?}");
+                let fused = compare(
+                    &sizes,
+                    &device,
+                    state,
+                    |s, _| {
+                        let said = s[0].index_select(axis, &s[1])?.mul(&s[3])?;
+                        Ok(vec![s[4].index_reduce(axis, &s[2], &said, IndexReduction::Amax, false)?])
+                    },
+                    |program| program.contains("fused(index_select, mul, index_reduce)"),
                 );
                 assert_eq!(fused, closes, "{device}, {sizes:?}");
             }

@@ -1,5 +1,6 @@
 //! `index_select` and its adjoint on CUDA.
 
+use super::reduce::{IndexReduction, Reduction};
 use crate::device::Launch;
 use crate::device::cuda::{
     Bounds, ChainArgs, CudaArgs, Grid, HEAD_AXES, KernelSpec, Leading, Pick, Pointer, Reporter, Source,
@@ -12,10 +13,11 @@ use crate::kernels::units;
 use crate::tensor::DType;
 
 static SELECT: Source = Source { name: "index_select", parts: &[include_str!("kernel.cu")] };
-static KEYS: Source = Source { name: "index_add", parts: &[include_str!("keys.cu")] };
-static ENDS: Source = Source { name: "index_add", parts: &[include_str!("ends.cu")] };
-static ADD: Source = Source { name: "index_add", parts: &[include_str!("add.cu")] };
-static ADD_HEADED: Source = Source { name: "index_add", parts: &[VALUES, LOADS, include_str!("add.cu")] };
+static KEYS: Source = Source { name: "index_order", parts: &[include_str!("keys.cu")] };
+static ENDS: Source = Source { name: "index_order", parts: &[include_str!("ends.cu")] };
+static REDUCE: Source = Source { name: "index_reduce", parts: &[include_str!("reduce.cu")] };
+static REDUCE_HEADED: Source =
+    Source { name: "index_reduce", parts: &[VALUES, LOADS, include_str!("reduce.cu")] };
 
 const THREADS: usize = 256;
 /// If the index has more entries than this, a block does not search it.
@@ -62,13 +64,13 @@ params! {
         size: i64,
     }
 
-    struct IndexAddArgs {
+    struct IndexReduceArgs {
         x: Pointer = "const ELEMENT*",
         index: Pointer = "const ID*",
         /// The entries by positions, and where those of each position end, if they are ordered.
         entries: Pointer = "const u32*",
         ends: Pointer = "const u32*",
-        /// What is added to, which may be y.
+        /// What the result begins with, which may be y.
         base: Pointer = "const ELEMENT*",
         y: Pointer = "ELEMENT*",
         outer: i64,
@@ -82,7 +84,7 @@ params! {
     }
 
     struct HeadedArgs {
-        add: IndexAddArgs,
+        own: IndexReduceArgs,
         head: ChainArgs<HEAD_AXES>,
     }
 }
@@ -119,7 +121,7 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     args.kernel(spec, units::grid(args, all), &kernel_args)
 }
 
-/// Whether an index of `count` entries is ordered before slices are added at the `size` positions that it names. If not, the block of
+/// Whether an index of `count` entries is ordered before slices are reduced at the `size` positions that it names. If not, the block of
 /// a position searches it.
 pub(super) fn needs_order(size: usize, count: usize) -> bool {
     count > MOST || count.saturating_mul(size) > LOOKS
@@ -149,9 +151,10 @@ pub(super) fn order(size: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     args.kernel(KernelSpec::new(&ENDS, "ends"), units::grid(args, size), &kernel_args)
 }
 
-/// The sums of slices at indexed positions, with the places of the operands and of the result.
+/// Sums or extremes of slices at indexed positions, with the places of the operands and of the result.
 #[derive(Clone, Copy, Debug)]
-struct Add {
+struct Reduce {
+    reduction: Reduction,
     source: Pointer,
     index: Pointer,
     base: Option<Pointer>,
@@ -170,13 +173,20 @@ struct Add {
     width: usize,
 }
 
-/// Adds to operand 2, if that is a base. `order` is the number of the first of two operands, the order of the index.
-pub(super) fn add(axis: usize, has_base: bool, order: Option<usize>, args: &mut CudaArgs<'_>) -> Result<()> {
+/// On top of operand 2, if that is a base. `order` is the number of the first of two operands, the order of the index.
+pub(super) fn reduce(
+    reduction: Reduction,
+    axis: usize,
+    has_base: bool,
+    order: Option<usize>,
+    args: &mut CudaArgs<'_>,
+) -> Result<()> {
     let to = args.write_shape(0);
     if to.numel() == 0 {
         return Ok(());
     }
-    let add = Add {
+    let reduce = Reduce {
+        reduction,
         source: args.read(0),
         index: args.read(1),
         base: has_base.then(|| args.read(2)),
@@ -190,13 +200,13 @@ pub(super) fn add(axis: usize, has_base: bool, order: Option<usize>, args: &mut 
         width: to[axis + 1..].iter().product(),
     };
     if args.describes() {
-        args.describe_summing(Box::new(add));
+        args.describe_summing(Box::new(reduce));
         return Ok(());
     }
-    add.run(args, None)
+    reduce.run(args, None)
 }
 
-impl Summing for Add {
+impl Summing for Reduce {
     fn source(&self) -> usize {
         self.source.number()
     }
@@ -221,11 +231,11 @@ impl Summing for Add {
             None => None,
         };
         let [source, index, y] = [self.source, self.index, self.y].map(moved);
-        Some(Box::new(Add { source: source?, index: index?, base, order, y: y?, ..*self }))
+        Some(Box::new(Reduce { source: source?, index: index?, base, order, y: y?, ..*self }))
     }
 
     fn run(&self, args: &mut CudaArgs<'_>, head: Option<&dyn Leading>) -> Result<()> {
-        let Add { source, index, y, outer, size, count, width, .. } = *self;
+        let Reduce { source, index, y, outer, size, count, width, .. } = *self;
         let [ids, dtype] = self.dtypes;
         let base = self.base.unwrap_or(y);
         let lead = head.map(|head| head.lead(args, width)).transpose()?;
@@ -241,18 +251,25 @@ impl Summing for Add {
             true => (lanes, THREADS / lanes * turns.clamp(1, MAX_TURNS)),
             false => (THREADS, 1),
         };
-        let spec = KernelSpec::new(if lead.is_some() { &ADD_HEADED } else { &ADD }, "add")
+        let (kind, base_joins) = match self.reduction {
+            Reduction::Sum => ("SUM", true),
+            Reduction::Extreme { of: IndexReduction::Amax, include_self } => ("AMAX", include_self),
+            Reduction::Extreme { of: IndexReduction::Amin, include_self } => ("AMIN", include_self),
+        };
+        let spec = KernelSpec::new(if lead.is_some() { &REDUCE_HEADED } else { &REDUCE }, "reduce")
+            .word("KIND", kind)
+            .flag("BASE_JOINS", base_joins)
             .dtype("ID", ids)
             .dtype("ELEMENT", dtype)
             .int("VEC", vec as i64)
-            .flag("ADD", self.accumulates || self.base.is_some())
+            .flag("BASE", self.accumulates || self.base.is_some())
             .flag("IN_PLACE", args.same_place(base, y))
             .int("ROWS", rows as i64)
             .int("LANES", lanes as i64)
             .flag("SORTED", self.order.is_some())
             .flag("HEAD", lead.is_some());
         let [entries, ends] = self.order.unwrap_or([Pointer::NOTHING; 2]);
-        let add = IndexAddArgs {
+        let own = IndexReduceArgs {
             x: source,
             index,
             entries,
@@ -271,10 +288,10 @@ impl Summing for Add {
         let blocks = size.div_ceil(rows);
         let grid = Grid { blocks: [blocks as u32, columns as u32, 1], ..Grid::line(blocks, THREADS as u32) };
         match lead {
-            None => args.kernel(spec, grid, &add),
+            None => args.kernel(spec, grid, &own),
             Some(lead) => {
                 let spec = lead.constants(spec);
-                args.kernel(spec, grid, &HeadedArgs { add, head: lead.args })
+                args.kernel(spec, grid, &HeadedArgs { own, head: lead.args })
             }
         }
     }

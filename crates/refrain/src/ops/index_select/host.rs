@@ -1,7 +1,8 @@
 //! `index_select` and its adjoint on the CPU.
 
+use super::reduce::{IndexReduction, Reduction};
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
+use crate::device::cpu::numeric::{Number, Real, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
 use crate::kernels::positions::{Position, check_range, missing, pick};
@@ -97,8 +98,9 @@ impl Sorted<'_> {
     }
 }
 
-/// Adds on top of operand 2, if that is `base`, or of zeros. `order` is the number of the first of two operands, the order of the index.
-pub(super) fn add<I: Position>(
+/// On top of operand 2, if that is `base`, or of zeros. `order` is the number of the first of two operands, the order of the index.
+pub(super) fn reduce<I: Position>(
+    reduction: Reduction,
     axis: usize,
     base: bool,
     order: Option<usize>,
@@ -108,7 +110,8 @@ pub(super) fn add<I: Position>(
     let to = args.write_shape(0);
     let (size, count) = (to[axis], index.len());
     let inner: usize = to[axis + 1..].iter().product();
-    let accumulate = base || args.accumulate(0);
+    let onto = base || args.accumulate(0);
+    let base_joins = !matches!(reduction, Reduction::Extreme { include_self: false, .. });
     let (mut entries, mut ends);
     let sorted = match order {
         Some(first) => Sorted { entries: args.read(first)?, ends: args.read(first + 1)? },
@@ -120,37 +123,73 @@ pub(super) fn add<I: Position>(
         }
     };
     with_float!(args, args.write_dtype(0), T, R => {
-        let dy = args.read::<T>(0)?;
+        let x = args.read::<T>(0)?;
         let original = if base && args.in_place(2).is_none() { Some(args.read::<T>(2)?) } else { None };
         parallel::pieces(args.write::<T>(0)?, inner, |i, row| {
             let (outer, entries) = (i / size, sorted.of(i % size));
-            if let Some(x) = original {
-                row.copy_from_slice(&x[i * inner..][..row.len()]);
+            if let Some(base) = original {
+                row.copy_from_slice(&base[i * inner..][..row.len()]);
             }
             if entries.is_empty() {
-                if !accumulate {
+                if !onto {
                     row.fill(T::from_number(<R as Number>::ZERO));
                 }
                 return;
             }
             for (c, y) in row.chunks_mut(COLUMNS).enumerate() {
-                let mut sum = [<R as Number>::ZERO; COLUMNS];
-                let sum = &mut sum[..y.len()];
+                let mut all = [<R as Number>::ZERO; COLUMNS];
+                let width = y.len();
+                let all = &mut all[..width];
+                let slices = entries.iter().map(|&e| {
+                    &x[(outer * count + e as usize) * inner + c * COLUMNS..][..width]
+                });
+                let joins = onto && base_joins;
                 simd(
                     #[inline(always)]
                     || {
-                        if accumulate {
-                            sum.iter_mut().zip(y.iter()).for_each(|(s, y)| *s = y.to());
+                        if joins {
+                            all.iter_mut().zip(y.iter()).for_each(|(a, y)| *a = y.to());
                         }
-                        for &entry in entries {
-                            let from = &dy[(outer * count + entry as usize) * inner + c * COLUMNS..][..y.len()];
-                            sum.iter_mut().zip(from).for_each(|(s, d)| *s += d.to::<R>());
+                        match reduction {
+                            Reduction::Sum => slices.for_each(|slice| sum_up(all, slice)),
+                            Reduction::Extreme { of: IndexReduction::Amax, .. } => {
+                                extreme::<T, R, true>(all, joins, slices);
+                            }
+                            Reduction::Extreme { of: IndexReduction::Amin, .. } => {
+                                extreme::<T, R, false>(all, joins, slices);
+                            }
                         }
-                        y.iter_mut().zip(sum.iter()).for_each(|(y, &s)| *y = T::from_number(s));
+                        y.iter_mut().zip(all.iter()).for_each(|(y, &a)| *y = T::from_number(a));
                     },
                 );
             }
         });
         Ok(())
     })
+}
+
+#[inline(always)]
+fn sum_up<T: Stored, R: Real>(all: &mut [R], slice: &[T]) {
+    all.iter_mut().zip(slice).for_each(|(a, x)| *a += x.to::<R>());
+}
+
+/// The largest or smallest of `all`, if it `joins`, and of one or more slices. A zero is +0, so that the order does not matter.
+#[inline(always)]
+fn extreme<'a, T: Stored, R: Real, const MAX: bool>(
+    all: &mut [R],
+    joins: bool,
+    mut slices: impl Iterator<Item = &'a [T]>,
+) {
+    if !joins && let Some(first) = slices.next() {
+        all.iter_mut().zip(first).for_each(|(a, x)| *a = x.to());
+    }
+    for slice in slices {
+        for (a, x) in all.iter_mut().zip(slice) {
+            let x: R = x.to();
+            let is_more = if MAX { x > *a } else { x < *a };
+            // Without branches, so that loops become SIMD code.
+            *a = if is_more | x.is_nan() { x } else { *a };
+        }
+    }
+    all.iter_mut().for_each(|a| *a += R::ZERO);
 }

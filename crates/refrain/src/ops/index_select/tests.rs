@@ -1,6 +1,6 @@
 use crate::faults::{error_of, own_devices};
 use crate::testing::{assert_close, assert_sums, devices, gradcheck, leaf, values};
-use refrain::{DType, Device, DeviceKind, Error, Result, Step, Tensor};
+use refrain::{DType, Device, DeviceKind, Error, IndexReduction, Result, Step, Tensor};
 
 fn range(shape: &[usize], device: &Device) -> Tensor {
     let n: usize = shape.iter().product();
@@ -349,5 +349,101 @@ fn a_step_orders_an_index_once_until_something_writes_to_it() {
         let orders = table.lines().filter(|line| line.contains("-> i32 [6000] ")).count();
         assert_eq!(orders, 3, "{device}: {table}");
         step.finish().unwrap();
+    }
+}
+
+/// The extreme of each position by a loop over the elements, of a base and a source with `inner` columns.
+fn extremes(
+    base: &[f64],
+    source: &[f64],
+    names: &[i64],
+    inner: usize,
+    of: IndexReduction,
+    include_self: bool,
+) -> Vec<f64> {
+    let better = |a: f64, b: f64| match of {
+        _ if a.is_nan() || b.is_nan() => f64::NAN,
+        IndexReduction::Amax => a.max(b),
+        IndexReduction::Amin => a.min(b),
+    };
+    let mut result = base.to_vec();
+    let mut has_one = vec![include_self; base.len()];
+    for (i, &x) in source.iter().enumerate() {
+        let at = names[i / inner] as usize * inner + i % inner;
+        result[at] = if has_one[at] { better(result[at], x) } else { x };
+        has_one[at] = true;
+    }
+    result
+}
+
+const EXTREMES: [IndexReduction; 2] = [IndexReduction::Amax, IndexReduction::Amin];
+
+#[test]
+fn extremes_are_taken_of_the_slices_of_each_position() {
+    for device in devices() {
+        // Few entries, which a GPU searches, many, which it sorts, and positions with more entries than a warp reduces.
+        for (count, size, inner) in
+            [(7, 4, 3), (600, 3, 5), (9_000, 300, 4), (9_000, 3, 33), (5_000, 9_001, 2)]
+        {
+            let names: Vec<i64> = (0..count as i64).map(|i| i * i % (size as i64 - 1)).collect();
+            let numbers =
+                |n: usize, seed: f64| (0..n).map(|i| (i as f64 * 1.7 + seed).sin()).collect::<Vec<_>>();
+            let (mut base, mut source) = (numbers(size * inner, 0.3), numbers(count * inner, 0.9));
+            source[0] = f64::NAN;
+            base[inner] = f64::NAN;
+            let index = index(&names, &[count], &device);
+            for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
+                let given = |v: &[f64], n: usize| {
+                    Tensor::from_slice(v, [n, inner], &device).unwrap().to_dtype(dtype).unwrap()
+                };
+                let (x, slices) = (given(&base, size), given(&source, count));
+                let (of_base, of_source) = (values(&x), values(&slices));
+                for (of, include_self) in EXTREMES.into_iter().flat_map(|of| [(of, false), (of, true)]) {
+                    let expected = extremes(&of_base, &of_source, &names, inner, of, include_self);
+                    let y = x.index_reduce(0, &index, &slices, of, include_self).unwrap();
+                    let same = |y: &Tensor| {
+                        values(y).iter().zip(&expected).all(|(y, e)| y == e || y.is_nan() && e.is_nan())
+                    };
+                    assert!(same(&y), "{device}, {count} of {size}, {dtype}, {of:?}, {include_self}");
+                    let columns = x.transpose(0, 1).unwrap();
+                    let y =
+                        columns.index_reduce(-1, &index, &slices.transpose(0, 1).unwrap(), of, include_self);
+                    assert!(same(&y.unwrap().transpose(0, 1).unwrap()), "{device}, {dtype}, last axis");
+                    let place = x.copy().unwrap();
+                    place.index_reduce_into(0, &index, &slices, of, include_self, &place).unwrap();
+                    assert!(same(&place), "{device}, {dtype}, in place");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_extremes_agree_with_finite_differences_and_are_shared() {
+    for device in devices() {
+        let index = index(&[3, 0, 3, 4, 0, 3], &[6], &device);
+        for (of, include_self) in EXTREMES.into_iter().flat_map(|of| [(of, false), (of, true)]) {
+            for (axis, base, source) in [(0, [5, 3, 2], [6, 3, 2]), (1, [2, 5, 3], [2, 6, 3])] {
+                let (x, slices) = (leaf(&base, &device), leaf(&source, &device));
+                let reduced =
+                    |t: &[Tensor]| t[0].index_reduce(axis, &index, &t[1], of, include_self)?.square();
+                gradcheck(reduced, &[x, slices], 1e-6).unwrap();
+            }
+        }
+        for dtype in [DType::F32, DType::BF16] {
+            let given = |v: &[f64]| {
+                let x = Tensor::from_slice(v, v.len(), &device).unwrap().to_dtype(dtype).unwrap();
+                x.set_requires_grad(true).unwrap();
+                x
+            };
+            let gradients = |include_self: bool| {
+                let (x, source) = (given(&[2.0, 1.0, 0.0, 4.0, 7.0]), given(&[5.0, 2.0, 1.0, 4.0, 1.0, 5.0]));
+                let y = x.index_reduce(0, &index, &source, IndexReduction::Amax, include_self).unwrap();
+                y.sum(()).unwrap().backward().unwrap();
+                [x, source].map(|x| values(&x.grad().unwrap()))
+            };
+            assert_eq!(gradients(true), [vec![0.5, 1.0, 1.0, 0.0, 1.0], vec![0.5, 0.5, 0.0, 0.0, 0.0, 0.5]]);
+            assert_eq!(gradients(false), [vec![0.0, 1.0, 1.0, 0.0, 0.0], vec![0.5, 1.0, 0.0, 1.0, 0.0, 0.5]]);
+        }
     }
 }

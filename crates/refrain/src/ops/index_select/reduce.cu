@@ -1,14 +1,19 @@
-// Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i, in their order,
-// plus base if ADD. The slice of an index out of range is ignored; without SORTED it is reported here. A block processes ROWS i, far
-// apart because neighbours are often named equally often, and some columns, for all o in turn. Constants: ID, dtype of the index;
-// ELEMENT; VEC, the elements of a slice that a thread loads at once; ADD; IN_PLACE, whether base is y; ROWS; LANES, threads of each;
-// SORTED, whether the entries are ordered (if not, each block searches the index, which then has at most MOST entries); HEAD, whether the
-// slices are computed by text that is written for the kernel and follows it.
+// Reduces slices at indexed positions: y[o, i, :] is the sum (or largest, or smallest) of x[o, e, :] over the entries e of the index that
+// equal i, in their order, and of base if BASE. The slice of an index out of range is ignored; without SORTED it is reported here. A
+// block processes ROWS i, far apart because neighbours are often named equally often, and some columns, for all o in turn. Constants:
+// KIND, SUM, AMAX or AMIN; ID, dtype of the index; ELEMENT; VEC, the elements of a slice that a thread loads at once; BASE; BASE_JOINS,
+// whether base counts where there are entries; IN_PLACE, whether base is y; ROWS; LANES, threads of each; SORTED, whether the entries are
+// ordered (if not, each block searches the index, which then has at most MOST entries); HEAD, whether the slices are computed by text
+// that is written for the kernel and follows it.
+
+#define SUM 0
+#define AMAX 1
+#define AMIN 2
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define MOST 4096
-// With more entries, each warp sums a part.
+// With more entries, each warp reduces a part.
 #define LONG 64
 
 typedef arithmetic<ELEMENT>::type C;
@@ -17,6 +22,16 @@ typedef u32 entry;
 #else
 typedef unsigned short entry;
 #endif
+
+// What the reduction of no slices is, and that of one more.
+DEVICE C nothing() { return KIND == SUM ? (C)0 : KIND == AMAX ? limits<C>::lowest() : limits<C>::highest(); }
+DEVICE C joined(C all, C next) {
+    if (KIND == SUM) return all + next;
+    const bool is_more = KIND == AMAX ? next > all : next < all;
+    return is_more || is_nan(next) ? next : all;
+}
+// The sum of a zero and +0 is +0, so that an extreme does not depend on the order.
+DEVICE C reduced(C all) { return KIND == SUM ? all : all + (C)0; }
 
 // Collects the entries of an index that equal i, in order, into `list`. Returns how many. The first block also checks
 // all entries.
@@ -55,16 +70,16 @@ DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, const Reporter& fau
 // Elements of an entry of the source from column j on. What is computed may meet an index out of range, which is then in `bad`.
 #if HEAD
 typedef HeadedArgs Args;
-DEVICE const IndexAddArgs& own(const Args& q) { return q.add; }
+DEVICE const IndexReduceArgs& own(const Args& q) { return q.own; }
 template <int N, typename E> DEVICE vec<ELEMENT, N> element(const E& e, INDEX first, i64* bad);
 template <typename E> DEVICE void report_all(const E& e, const i64* bad);
 template <int N> DEVICE vec<ELEMENT, N> source(const Args& q, i64 o, i64 entry, i64 j, i64* bad) {
-    return element<N>(q.head, (INDEX)((o * q.add.count + entry) * q.add.width + j), bad);
+    return element<N>(q.head, (INDEX)((o * q.own.count + entry) * q.own.width + j), bad);
 }
 DEVICE void finish(const Args& q, const i64* bad) { report_all(q.head, bad); }
 #else
-typedef IndexAddArgs Args;
-DEVICE const IndexAddArgs& own(const Args& q) { return q; }
+typedef IndexReduceArgs Args;
+DEVICE const IndexReduceArgs& own(const Args& q) { return q; }
 template <int N> DEVICE vec<ELEMENT, N> source(const Args& q, i64 o, i64 entry, i64 j, i64*) {
     return load<N>(q.x + (o * q.count + entry) * q.width + j);
 }
@@ -74,8 +89,8 @@ DEVICE void finish(const Args&, const i64*) {}
 // Entries whose elements are loaded side by side, or computed, which takes registers that other warps need more.
 constexpr int AT_ONCE = HEAD ? 2 : 4;
 
-// Adds N columns' elements at some entries.
-template <int N> DEVICE void total(C* sum, const Args& q, i64 o, i64 j, const entry* list, u32 entries) {
+// Joins N columns' elements at some entries to `all`.
+template <int N> DEVICE void join(C* all, const Args& q, i64 o, i64 j, const entry* list, u32 entries) {
     i64 bad[2] = {};
     for (u32 e = 0; e < entries; e += AT_ONCE) {
         vec<ELEMENT, N> v[AT_ONCE];
@@ -84,60 +99,62 @@ template <int N> DEVICE void total(C* sum, const Args& q, i64 o, i64 j, const en
         #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
             #pragma unroll
-            for (int i = 0; i < N; i++) if (e + k < entries) sum[i] += to<C>(v[k].at[i]);
+            for (int i = 0; i < N; i++) if (e + k < entries) all[i] = joined(all[i], to<C>(v[k].at[i]));
         }
     }
     finish(q, bad);
 }
 
 // y[o, i, j] for the threads from `thread` on, in steps of `threads`, if it has few entries.
-DEVICE void add_few(const Args& q, i64 i, const entry* list, u32 entries, i64 thread, i64 threads) {
-    const IndexAddArgs& p = own(q);
+DEVICE void reduce_few(const Args& q, i64 i, const entry* list, u32 entries, i64 thread, i64 threads) {
+    const IndexReduceArgs& p = own(q);
     const i64 width = p.width, columns = p.outer * width;
-    if (ADD && IN_PLACE && entries == 0) return;
+    if (BASE && IN_PLACE && entries == 0) return;
     for (i64 c = thread * VEC; c < columns; c += threads * VEC) {
         const i64 o = c / width, j = c - o * width;
         const i64 at = (o * p.size + i) * width + j;
-        C sum[VEC] = {};
-        if (ADD) {
+        C all[VEC];
+        #pragma unroll
+        for (int k = 0; k < VEC; k++) all[k] = nothing();
+        if (BASE && (BASE_JOINS || entries == 0)) {
             const vec<ELEMENT, VEC> base = load<VEC>(p.base + at);
             #pragma unroll
-            for (int k = 0; k < VEC; k++) sum[k] = to<C>(base.at[k]);
+            for (int k = 0; k < VEC; k++) all[k] = to<C>(base.at[k]);
         }
-        total<VEC>(sum, q, o, j, list, entries);
+        join<VEC>(all, q, o, j, list, entries);
         vec<ELEMENT, VEC> y;
         #pragma unroll
-        for (int k = 0; k < VEC; k++) y.at[k] = from<ELEMENT>(sum[k]);
+        for (int k = 0; k < VEC; k++) y.at[k] = from<ELEMENT>(entries == 0 ? all[k] : reduced(all[k]));
         store<VEC>(p.y + at, y);
     }
 }
 
-// The same if it has many, by the whole block: each warp sums a part.
-DEVICE void add_many(const Args& q, i64 i, const entry* list, u32 entries) {
+// The same if it has many, by the whole block: each warp reduces a part.
+DEVICE void reduce_many(const Args& q, i64 i, const entry* list, u32 entries) {
     __shared__ C partial[WARPS][32];
-    const IndexAddArgs& p = own(q);
+    const IndexReduceArgs& p = own(q);
     const i64 width = p.width, columns = p.outer * width;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const u32 begin = (u32)((u64)entries * warp / WARPS), end = (u32)((u64)entries * (warp + 1) / WARPS);
     for (i64 first = (i64)blockIdx.y * 32; first < columns; first += (i64)gridDim.y * 32) {
         i64 c = first + lane, o = c / width, j = c - o * width;
-        C sum = (C)0;
-        if (c < columns) total<1>(&sum, q, o, j, list + begin, end - begin);
-        partial[warp][lane] = sum;
+        C all = nothing();
+        if (c < columns) join<1>(&all, q, o, j, list + begin, end - begin);
+        partial[warp][lane] = all;
         __syncthreads();
         if (warp == 0 && c < columns) {
             const i64 at = (o * p.size + i) * width + j;
-            sum = ADD ? to<C>(p.base[at]) : (C)0;
+            all = BASE && BASE_JOINS ? to<C>(p.base[at]) : nothing();
             #pragma unroll
-            for (int w = 0; w < WARPS; w++) sum += partial[w][lane];
-            p.y[at] = from<ELEMENT>(sum);
+            for (int w = 0; w < WARPS; w++) all = joined(all, partial[w][lane]);
+            p.y[at] = from<ELEMENT>(reduced(all));
         }
         __syncthreads();
     }
 }
 
-KERNEL(add, Args, q) {
-    const IndexAddArgs& p = own(q);
+KERNEL(reduce, Args, q) {
+    const IndexReduceArgs& p = own(q);
     const u32 count = (u32)p.count;
     const i64 thread = (i64)blockIdx.y * THREADS + threadIdx.x, threads = (i64)gridDim.y * THREADS;
 #if SORTED
@@ -156,18 +173,18 @@ KERNEL(add, Args, q) {
         const i64 i = blockIdx.x + (i64)r * gridDim.x;
         const u32 begin = bounds[2 * r], entries = bounds[2 * r + 1] - begin;
         const i64 first = ROWS == 1 ? thread : threadIdx.x % LANES, lanes = ROWS == 1 ? threads : LANES;
-        if (i < p.size && entries <= LONG) add_few(q, i, p.entries + begin, entries, first, lanes);
+        if (i < p.size && entries <= LONG) reduce_few(q, i, p.entries + begin, entries, first, lanes);
         has_many |= entries > LONG;
     }
     if (!__syncthreads_or(has_many)) return;
     for (u32 r = 0; r < ROWS; r++) {
         const u32 entries = bounds[2 * r + 1] - bounds[2 * r];
-        if (entries > LONG) add_many(q, blockIdx.x + (i64)r * gridDim.x, p.entries + bounds[2 * r], entries);
+        if (entries > LONG) reduce_many(q, blockIdx.x + (i64)r * gridDim.x, p.entries + bounds[2 * r], entries);
     }
 #else
     __shared__ entry list[MOST];
     const u32 entries = find(p.index, count, blockIdx.x, p.size, p.faults, list);
-    if (entries <= LONG) add_few(q, blockIdx.x, list, entries, thread, threads);
-    else add_many(q, blockIdx.x, list, entries);
+    if (entries <= LONG) reduce_few(q, blockIdx.x, list, entries, thread, threads);
+    else reduce_many(q, blockIdx.x, list, entries);
 #endif
 }
