@@ -35,6 +35,11 @@ impl Tensor {
         !matches!(&*self.history(), History::Constant)
     }
 
+    /// Whether gradients are accumulated in this tensor's own `grad`.
+    pub(crate) fn is_leaf(&self) -> bool {
+        matches!(&*self.history(), History::Leaf(_))
+    }
+
     /// The accumulated gradient of a leaf, as a handle without history (as from [`Tensor::detach`]). Its storage does
     /// not change between backward passes; new gradients are added in place.
     pub fn grad(&self) -> Option<Tensor> {

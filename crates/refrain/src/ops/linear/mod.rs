@@ -9,13 +9,13 @@ use super::reduce;
 use super::unary::{Unary, UnaryBackward};
 use super::{Op, Spec, Specs, apply, apply_all_on, apply_into, apply_into_on};
 use crate::activation::Activation;
-use crate::autograd::{Gradients, Saves, no_grad};
+use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, DeviceKind, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::products;
 use crate::kernels::reduction::Extent;
-use crate::precision::{precision, rounded};
+use crate::precision::{LEAST_WORK_ROUNDED, precision, rounded, rounded_operand};
 use crate::tensor::{DType, Shape, Tensor};
 use crate::types::Precision;
 
@@ -26,11 +26,6 @@ const LEAST_WORK_APART: usize = 1 << 32;
 /// H200, and the library's product 27.
 const LEAST_WORK_APART_IN_TF32: usize = 1 << 29;
 const LONG_SUM_IN_TF32: usize = 256;
-/// From this many multiplications on, an f32 input under [`Precision::Bf16`] is rounded by a launch of its own on a GPU: the product of
-/// 4,096 x 512 by 512 x 1,376 numbers took 36 us on an H200 when it rounded them itself, and 8 us by the library when they were rounded, which
-/// takes 3 us and serves the gradient of the weight, too.
-const LEAST_WORK_ROUNDED: usize = 1 << 29;
-
 impl Activation {
     /// The activation as an operation of its own.
     fn unary(self) -> Option<Unary> {
@@ -76,18 +71,10 @@ impl Linear {
         let parameters = 1..2 + self.bias as usize;
         let operand = |(i, &t): (usize, &&Tensor)| match t.dtype() {
             DType::F32 if rounds && parameters.contains(&i) => rounded(t),
-            DType::F32 if rounds && rounds_input && i == 0 => rounded_input(t),
+            DType::F32 if rounds && rounds_input && i == 0 => rounded_operand(t),
             _ => Ok(t.clone()),
         };
         inputs.iter().enumerate().map(operand).collect()
-    }
-}
-
-/// The input of a layer in bf16, without history. What other layers read, too, is rounded once for all of them.
-fn rounded_input(x: &Tensor) -> Result<Tensor> {
-    match x.storage().bytes() == x.numel() * x.dtype().size() {
-        true => rounded(x),
-        false => no_grad(|| x.to_dtype(DType::BF16)),
     }
 }
 

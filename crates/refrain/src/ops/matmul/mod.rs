@@ -2,20 +2,20 @@
 
 use rayon::prelude::*;
 
-use super::{Needs, Op, Spec, Specs, apply, apply_into};
+use super::{Needs, Op, Spec, Specs, apply, apply_all_on, apply_into, apply_into_on};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
 use crate::device::cpu::numeric::{Real, Stored};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Bf16Operand, Widened, output};
 use crate::device::cuda::{Gpu, Product, View};
-use crate::device::{CudaArgs, HostArgs, Launch, Mode};
+use crate::device::{CudaArgs, DeviceKind, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::kernels::positions::unravel;
 use crate::kernels::products;
 use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Single, Terms};
 use crate::ops::copy::Copy;
-use crate::precision::precision;
+use crate::precision::{LEAST_WORK_ROUNDED, precision, rounded_operand};
 use crate::tensor::{DType, Dims, Layout, Shape, Tensor};
 use crate::types::Precision;
 
@@ -32,6 +32,19 @@ impl Matmul {
     fn new(a: &Tensor) -> Matmul {
         let precision = precision();
         Matmul { precision, dtype: precision.result(a.dtype()) }
+    }
+
+    /// The factors of a large product on a GPU in bf16, if the precision asks for it and one is f32: the library takes no factors of two
+    /// dtypes. `a` is the first one in the batch of the result.
+    fn rounded(&self, factors: [&Tensor; 2], a: &Tensor) -> Result<Option<[Tensor; 2]>> {
+        let rounds = self.precision == Precision::Bf16 && factors.iter().any(|t| t.dtype() == DType::F32);
+        let columns = factors[1].dims().last().copied().unwrap_or(0);
+        let is_large = a.numel().saturating_mul(columns) >= LEAST_WORK_ROUNDED;
+        if !rounds || !is_large || a.device().kind() == DeviceKind::Cpu {
+            return Ok(None);
+        }
+        let round = |t: &Tensor| if t.dtype() == DType::F32 { rounded_operand(t) } else { Ok(t.clone()) };
+        Ok(Some([round(factors[0])?, round(factors[1])?]))
     }
 
     fn product(&self, launch: &Launch<'_>) -> Product {
@@ -247,7 +260,15 @@ impl Tensor {
             return vectors(self, other);
         }
         let (a, b) = prepare(self, other)?;
-        apply(Matmul::new(&a), &[&a, &b])
+        let op = Matmul::new(&a);
+        match op.rounded([self, other], &a)? {
+            None => apply(op, &[&a, &b]),
+            Some([x, y]) => {
+                let (x, y) = prepare(&x, &y)?;
+                let y = apply_all_on(op, &[&a, &b], &[&x, &y])?.into_iter().next();
+                y.ok_or_else(|| Error::internal(Matmul::NAME, "no result"))
+            }
+        }
     }
 
     /// [`Tensor::matmul`] into the memory of `dst`.
@@ -256,6 +277,13 @@ impl Tensor {
             return apply_into(Copy(Matmul::NAME), &[&vectors(self, other)?], dst);
         }
         let (a, b) = prepare(self, other)?;
-        apply_into(Matmul::new(&a), &[&a, &b], dst)
+        let op = Matmul::new(&a);
+        match op.rounded([self, other], &a)? {
+            None => apply_into(op, &[&a, &b], dst),
+            Some([x, y]) => {
+                let (x, y) = prepare(&x, &y)?;
+                apply_into_on(op, &[&a, &b], &[&x, &y], dst)
+            }
+        }
     }
 }

@@ -24,6 +24,8 @@ const VERY_DEEP: usize = 4096;
 const LARGE_PART: usize = 256;
 /// At most this many rows or columns for [`GemmKernel::Skinny`].
 const MAX_NARROW: usize = 8;
+/// Threads of a block of a skinny product.
+const SKINNY_THREADS: usize = 256;
 /// From this many numbers on, tensor cores are faster for a sum over rows.
 const LONG_COLUMN: usize = 1024;
 
@@ -299,11 +301,45 @@ pub(super) enum GemmKernel {
     Simt {
         tile: SimtTile,
     },
+    /// `lines`: how lanes sum the rows of the wide operand, if these lie along k.
     Skinny {
         narrow: usize,
         wide_is_a: bool,
-        along_k: bool,
+        lines: Option<Lines>,
     },
+}
+
+/// How a skinny product reads the lines of its wide operand along k.
+#[derive(Clone, Copy)]
+pub(super) struct Lines {
+    /// Numbers per load.
+    pub(super) load: usize,
+    /// Lanes that sum a line, no more than have something to load.
+    pub(super) lanes: usize,
+    /// Lines that they sum side by side.
+    pub(super) run: usize,
+    /// Whether the narrow operand is loaded likewise.
+    pub(super) whole: bool,
+}
+
+impl Lines {
+    /// So many lines of a single load hide what it takes to begin a block.
+    const RUN: usize = 4;
+
+    fn of(p: &Product, wide_is_a: bool) -> Lines {
+        let [a, b] = p.vector_width();
+        let (load, other, wide) = if wide_is_a { (a, b, p.m) } else { (b, a, p.n) };
+        let narrow_along_k = if wide_is_a { p.b.dense[0] } else { p.a.dense[1] };
+        let lanes = p.k.div_ceil(load).next_power_of_two().min(32);
+        let blocks = (wide * p.batches()).div_ceil(SKINNY_THREADS / lanes);
+        let run = if p.k <= lanes * load && blocks >= Lines::RUN * ENOUGH_TILES { Lines::RUN } else { 1 };
+        Lines { load, lanes, run, whole: load > 1 && narrow_along_k && other >= load }
+    }
+
+    /// Lines of a block.
+    fn rows(self) -> usize {
+        SKINNY_THREADS / self.lanes * self.run
+    }
 }
 
 /// What tensor cores multiply, as the texts name it. `None` if they don't.
@@ -353,7 +389,8 @@ impl GemmKernel {
             Some(_) => MAX_NARROW / 2,
         };
         if narrow <= few && p.sums.is_none() {
-            return GemmKernel::Skinny { narrow: narrow.next_power_of_two(), wide_is_a, along_k };
+            let lines = along_k.then(|| Lines::of(p, wide_is_a));
+            return GemmKernel::Skinny { narrow: narrow.next_power_of_two(), wide_is_a, lines };
         }
         let groups = form.filter(|_| mma == MmaKind::WarpGroup);
         if let Some(tile) = groups.and_then(|form| GroupTile::of(p, form)) {
@@ -375,7 +412,7 @@ impl GemmKernel {
             GemmKernel::Tensor { tile, .. } => (tile.size(), DEPTH),
             GemmKernel::Groups { tile } => (tile.size(), tile.depth()),
             GemmKernel::Simt { tile } => (tile.size, tile.depth),
-            GemmKernel::Skinny { along_k, .. } => ([if along_k { 8 } else { 32 }, usize::MAX], 64),
+            GemmKernel::Skinny { lines, .. } => ([lines.map_or(32, Lines::rows), usize::MAX], 64),
         }
     }
 
@@ -392,7 +429,7 @@ impl GemmKernel {
             GemmKernel::Tensor { tile, .. } => (tile.warps[0] * tile.warps[1] * 32) as u32,
             GemmKernel::Groups { tile } => (tile.warps * 32) as u32,
             GemmKernel::Simt { tile } => tile.threads() as u32,
-            GemmKernel::Skinny { .. } => 256,
+            GemmKernel::Skinny { .. } => SKINNY_THREADS as u32,
         }
     }
 

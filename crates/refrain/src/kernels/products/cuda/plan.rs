@@ -148,6 +148,8 @@ pub(super) struct GemmPlan {
     pub(super) way: GemmKernel,
     /// Tiles along m and n.
     tiles: [usize; 2],
+    /// How many times there are so many tiles.
+    matrices: usize,
     pub(super) cut: SplitK,
     /// How much of k a block sums.
     depth: usize,
@@ -184,15 +186,21 @@ impl GemmPlan {
 
     fn with(p: &Product, way: GemmKernel) -> GemmPlan {
         let (size, step) = way.tile();
-        let tiles = match way {
-            GemmKernel::Skinny { wide_is_a, .. } => [if wide_is_a { p.m } else { p.n }.div_ceil(size[0]), 1],
-            _ => [p.m.div_ceil(size[0]), p.n.div_ceil(size[1]).max(1)],
+        let (tiles, matrices) = match way {
+            GemmKernel::Skinny { wide_is_a, lines, .. } => {
+                let wide = if wide_is_a { p.m } else { p.n };
+                // A block may have lines of several matrices.
+                let (lines, matrices) =
+                    if lines.is_some() { (wide * p.batches(), 1) } else { (wide, p.batches()) };
+                ([lines.div_ceil(size[0]), 1], matrices)
+            }
+            _ => ([p.m.div_ceil(size[0]), p.n.div_ceil(size[1]).max(1)], p.batches()),
         };
-        let cut = way.cut(p, tiles[0] * tiles[1] * p.batches());
+        let cut = way.cut(p, tiles[0] * tiles[1] * matrices);
         let depth = if cut.parts == 1 { p.k } else { cut.steps * step };
         let even = !matches!(way, GemmKernel::Skinny { .. }) && p.n.is_multiple_of(size[1]);
         let b_cached = tiles[0] >= MANY_TILES && p.n * p.k * p.b.dtype.size() <= SMALL_MATRIX;
-        GemmPlan { way, tiles, cut, depth, aligned: aligned(p), even, b_cached }
+        GemmPlan { way, tiles, matrices, cut, depth, aligned: aligned(p), even, b_cached }
     }
 
     /// A plan of which each block sums all of k.
@@ -239,12 +247,12 @@ impl GemmPlan {
         TileRows::of(rows, width, norm.dtype())
     }
 
-    fn blocks(&self, p: &Product) -> usize {
-        self.tiles[0] * self.tiles[1] * p.batches() * self.cut.parts
+    fn blocks(&self) -> usize {
+        self.tiles[0] * self.tiles[1] * self.matrices * self.cut.parts
     }
 
     fn grid(&self, p: &Product) -> Grid {
-        let grid = Grid::line(self.blocks(p), self.way.threads());
+        let grid = Grid::line(self.blocks(), self.way.threads());
         match self.way {
             GemmKernel::Tensor { tile, .. } => grid.shared(SharedMemory::of(p, tile.size()).bytes),
             GemmKernel::Groups { tile } => grid.shared(tile.bytes_for(self.cut.steps)),
@@ -337,14 +345,19 @@ impl GemmPlan {
                     .int("B_LOAD", b_load as i64)
                     .flag("SUMS", p.sums.is_some())
             }
-            GemmKernel::Skinny { narrow, wide_is_a, along_k } => {
-                let (x, step) = if wide_is_a { (&p.a, p.a.row) } else { (&p.b, p.b.col) };
-                let load = if along_k { vector_width(x, step, p.k) } else { 1 };
-                common(&SKINNY, "gemm_skinny")
+            GemmKernel::Skinny { narrow, wide_is_a, lines } => {
+                let spec = common(&SKINNY, "gemm_skinny")
                     .int("NARROW", narrow as i64)
                     .flag("WIDE_IS_A", wide_is_a)
-                    .flag("ALONG_K", along_k)
-                    .int("LOAD", load as i64)
+                    .flag("ALONG_K", lines.is_some());
+                match lines {
+                    None => spec,
+                    Some(lines) => spec
+                        .int("LOAD", lines.load as i64)
+                        .int("LANES", lines.lanes as i64)
+                        .int("RUN", lines.run as i64)
+                        .flag("NARROW_LOADS", lines.whole),
+                }
             }
         }
     }
@@ -552,7 +565,7 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, followers: Fol
         let mut plan = GemmPlan::of(p, mma);
         plan.align(args, followers.tail);
         let countable =
-            plan.blocks(p) <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
+            plan.blocks() <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
         if !countable {
             let message = format!(
                 "{} products of sizes {} x {} x {} are more than a kernel can count",

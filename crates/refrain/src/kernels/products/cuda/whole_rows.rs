@@ -11,7 +11,7 @@ use crate::tensor::DType;
 static SOURCE: Source = Source { name: "gemm_whole_rows", parts: &[include_str!("whole_rows.cu")] };
 
 /// Fewer multiplications are not worth a copy.
-const LEAST_WORK: usize = 1 << 30;
+const LEAST_WORK: usize = 1 << 28;
 /// A factor is copied if each of its numbers is multiplied so often, and the result if its sums are so long.
 const LEAST_USES: usize = 256;
 const LEAST_SUM: usize = 512;
