@@ -28,9 +28,20 @@ impl FalseDependencies {
     /// `waits` are the launches that each launch waits for while every temporary has bytes of its own; `touching` are, for each
     /// temporary, the launches that touch it.
     pub(super) fn new(lives: &[Life], touching: &[Vec<usize>], waits: &[Vec<usize>]) -> FalseDependencies {
+        FalseDependencies::beginning(lives, touching, waits, &levels(waits).0)
+    }
+
+    /// The same while launches begin only after as many others as in `earliest`, for example because of false dependencies of a plan,
+    /// which may have become a chain although each alone has enough slack.
+    pub(super) fn beginning(
+        lives: &[Life],
+        touching: &[Vec<usize>],
+        waits: &[Vec<usize>],
+        earliest: &[usize],
+    ) -> FalseDependencies {
         let mut order = Order::default();
         waits.iter().for_each(|waits| order.add(&mut waits.clone()));
-        let (earliest, latest) = levels(waits);
+        let (_, latest) = levels(waits);
         let end = |t: usize| touching[t].iter().map(|&at| earliest[at] + 1).max().unwrap_or(0);
         let ends: Vec<usize> = (0..lives.len()).map(end).collect();
         let mut pairs = vec![Vec::new(); lives.len()];
@@ -59,12 +70,18 @@ impl FalseDependencies {
     }
 }
 
-/// The length of the longest chain before each launch, and how long it may be without making the longest of all longer.
-fn levels(waits: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
+/// The length of the longest chain before each launch.
+pub(super) fn chains_before(waits: &[Vec<usize>]) -> Vec<usize> {
     let mut earliest: Vec<usize> = Vec::with_capacity(waits.len());
     for waits in waits {
         earliest.push(waits.iter().map(|&w| earliest[w] + 1).max().unwrap_or(0));
     }
+    earliest
+}
+
+/// The length of the longest chain before each launch, and how long it may be without making the longest of all longer.
+fn levels(waits: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
+    let earliest = chains_before(waits);
     let longest = earliest.iter().copied().max().unwrap_or(0);
     let mut latest = vec![longest; waits.len()];
     for (at, waits) in waits.iter().enumerate().rev() {

@@ -19,7 +19,9 @@ pub(super) const FEW: usize = 4096;
 
 /// How much larger the block may become so that there are fewer false dependencies: this part of it, or the next one where the first
 /// does not halve what they lack of slack; and at most so many bytes.
-const GROWTH_PARTS: [usize; 2] = [16, 8];
+pub(super) const GROWTH: [usize; 2] = [16, 8];
+/// The same where they make the longest chain of launches longer.
+pub(super) const LARGE_GROWTH: [usize; 1] = [8];
 const GROWTH_BYTES: usize = 64 << 20;
 
 /// The lifetime and size of a temporary.
@@ -64,11 +66,16 @@ pub(super) fn plan(lives: &[Life]) -> Option<MemoryPlan> {
 
 /// Like [`plan`], for a device that runs launches side by side: with as few false dependencies, and as much slack of those, as a
 /// slightly larger block allows.
-pub(super) fn plan_for_overlap(lives: &[Life], avoided: &FalseDependencies) -> Option<MemoryPlan> {
+pub(super) fn plan_for_overlap(
+    lives: &[Life],
+    avoided: &FalseDependencies,
+    growth: &[usize],
+) -> Option<MemoryPlan> {
     let tight = plan(lives)?;
     let mut best = (harm(lives, &tight.offsets, avoided), tight.offsets, tight.bytes);
     let half = best.0 / 2;
-    let limits = GROWTH_PARTS.map(|part| tight.bytes.saturating_add((tight.bytes / part).min(GROWTH_BYTES)));
+    let limit_of = |part: usize| tight.bytes.saturating_add((tight.bytes / part).min(GROWTH_BYTES));
+    let limits: Vec<usize> = growth.iter().map(|&part| limit_of(part)).collect();
     for (i, &limit) in limits.iter().enumerate() {
         if i > 0 && (best.0 <= half || limit == limits[i - 1]) {
             break;

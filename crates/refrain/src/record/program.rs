@@ -3,13 +3,20 @@
 use std::sync::Arc;
 
 use super::edges::{Touch, edges};
-use super::false_dependencies::FalseDependencies;
-use super::plan::{FEW, Life, MemoryPlan, plan, plan_for_overlap};
+use super::false_dependencies::{FalseDependencies, chains_before};
+use super::plan::{FEW, GROWTH, LARGE_GROWTH, Life, MemoryPlan, plan, plan_for_overlap};
 use super::recorded::Recorded;
 use super::{dead, fuse, verify};
 use crate::device::cuda::MmaKind;
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::error::{Error, Result};
+
+/// A step is planned so often at most. Each plan avoids what made the longest chain of the one before longer.
+const MOST_PLANS: usize = 4;
+
+fn longest_chain(waits: &[Vec<usize>]) -> usize {
+    chains_before(waits).into_iter().max().map_or(0, |before| before + 1)
+}
 
 /// A recorded step that is ready to be replayed: its launches, the memory of its temporaries, and which launch waits
 /// for which. [`Step::program`](crate::Step::program) returns it for inspection.
@@ -110,19 +117,48 @@ impl Program {
         lives.shrink_to_fit();
         let alive: Vec<Life> = lives.iter().map(|(_, life)| *life).collect();
         // Every pair of temporaries is looked at.
-        let plan = match overlaps && alive.len() <= FEW {
-            false => plan(&alive),
-            true => {
-                let touches: Vec<Vec<Touch<'_>>> =
-                    order.iter().map(|&n| verify::touches(launch(&recorded, &fused, n))).collect();
-                plan_for_overlap(&alive, &FalseDependencies::new(&alive, &touching, &edges(&touches)))
+        let apart = (overlaps && alive.len() <= FEW).then(|| {
+            let touches: Vec<Vec<Touch<'_>>> =
+                order.iter().map(|&n| verify::touches(launch(&recorded, &fused, n))).collect();
+            edges(&touches)
+        });
+        let plan = match &apart {
+            None => plan(&alive),
+            Some(apart) => {
+                plan_for_overlap(&alive, &FalseDependencies::new(&alive, &touching, apart), &GROWTH)
             }
         };
         let plan = plan.ok_or_else(|| too_large(&recorded, &lives))?;
         let mut program = Program { recorded, fused, order, live, lives, plan, waits: Vec::new(), index };
         program.waits = edges(&program.touches());
+        if let Some(apart) = apart.filter(|_| alive.len() <= FEW / 4) {
+            program.shorten(&alive, &touching, &apart);
+        }
         verify::planned(&program)?;
         Ok(program)
+    }
+
+    /// Plans again while false dependencies make the longest chain longer than it is with bytes of its own for every temporary, which
+    /// launches wait for as in `apart`. The plan with the shortest chain is kept.
+    fn shorten(&mut self, lives: &[Life], touching: &[Vec<usize>], apart: &[Vec<usize>]) {
+        let shortest = longest_chain(apart);
+        let mut earliest = chains_before(apart);
+        let mut waits = self.waits.clone();
+        for _ in 0..MOST_PLANS {
+            if longest_chain(&self.waits) <= shortest {
+                return;
+            }
+            // What any of the plans made late stays late, so that the next one does not go back to the one before.
+            earliest.iter_mut().zip(chains_before(&waits)).for_each(|(at, planned)| *at = planned.max(*at));
+            let avoided = FalseDependencies::beginning(lives, touching, apart, &earliest);
+            let Some(plan) = plan_for_overlap(lives, &avoided, &LARGE_GROWTH) else { return };
+            let before = std::mem::replace(&mut self.plan, plan);
+            waits = edges(&self.touches());
+            match longest_chain(&waits) < longest_chain(&self.waits) {
+                true => self.waits.clone_from(&waits),
+                false => self.plan = before,
+            }
+        }
     }
 
     /// The bytes that each launch touches, at the offsets of the plan.
@@ -205,10 +241,6 @@ impl Program {
     /// The number of launches on the longest chain of launches that wait for one another. With unlimited parallelism,
     /// a replay would take as long as these.
     pub fn longest_chain(&self) -> usize {
-        let mut depth: Vec<usize> = Vec::with_capacity(self.waits.len());
-        for waits in &self.waits {
-            depth.push(1 + waits.iter().map(|&j| depth[j]).max().unwrap_or(0));
-        }
-        depth.into_iter().max().unwrap_or(0)
+        longest_chain(&self.waits)
     }
 }

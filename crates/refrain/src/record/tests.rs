@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use super::dead;
 use super::edges::{Touch, edges};
 use super::false_dependencies::{ENOUGH, FalseDependencies};
-use super::plan::{ALIGNMENT, Life, MemoryPlan, harm, in_time, place, plan, plan_for_overlap, plan_of};
+use super::plan::{
+    ALIGNMENT, GROWTH, Life, MemoryPlan, harm, in_time, place, plan, plan_for_overlap, plan_of,
+};
 use super::program::Program;
 use super::recorded::Recorded;
 use super::recorder::record;
@@ -179,7 +181,7 @@ proptest! {
         fits(&tight, &lives)?;
         let touching: Vec<Vec<usize>> = lives.iter().map(|life| vec![life.first, life.last]).collect();
         let avoided = FalseDependencies::new(&lives, &touching, &waits(&back));
-        let overlapping = plan_for_overlap(&lives, &avoided).unwrap();
+        let overlapping = plan_for_overlap(&lives, &avoided, &GROWTH).unwrap();
         fits(&overlapping, &lives)?;
         let tight = plan(&lives).unwrap();
         prop_assert!(overlapping.bytes <= tight.bytes + tight.bytes / 8 && overlapping.bound == tight.bound);
@@ -296,7 +298,7 @@ fn launches_side_by_side_share_no_bytes_where_there_is_room() {
     let touching = [vec![0, 1], vec![2, 3], vec![4]];
     let first = |n: usize| {
         let avoided = FalseDependencies::new(&lives[..n], &touching[..n], &waits);
-        plan_for_overlap(&lives[..n], &avoided).unwrap()
+        plan_for_overlap(&lives[..n], &avoided, &GROWTH).unwrap()
     };
     assert_eq!(plan(&lives).unwrap().offsets[..2], [0, 0]);
     let apart = first(3);
@@ -343,10 +345,31 @@ fn an_input_gradient_does_not_wait_for_the_last_weight_gradients() {
     };
     let tight = plan(&lives).unwrap();
     assert!(waited_for(&tight).contains(&1), "{tight:?}");
-    let overlapping = plan_for_overlap(&lives, &avoided).unwrap();
+    let overlapping = plan_for_overlap(&lives, &avoided, &GROWTH).unwrap();
     assert!(waited_for(&overlapping).iter().all(|&ago| ago > 4), "{overlapping:?}");
     // There is no room for all of them.
     assert!(lives[1..].iter().map(|life| life.bytes).sum::<usize>() > overlapping.bytes);
+}
+
+/// Each of many branches has slack, but if each waited for the bytes of the one before, they would be the longest chain.
+#[test]
+fn branches_do_not_become_a_chain_by_their_bytes() {
+    let (steps, branches) = (20, 30);
+    let recorded = recorded(|device| {
+        let x = Tensor::ones([1 << 16], DType::F32, device)?;
+        let small = Tensor::ones([1 << 10], DType::F32, device)?;
+        let mut y = x.exp()?;
+        for _ in 1..steps {
+            y = y.exp()?;
+        }
+        let branches: Vec<Tensor> =
+            (0..branches).map(|_| small.exp()?.sum(())).collect::<crate::Result<_>>()?;
+        let first = y.narrow(0, 0, 1)?.add(&branches[0])?;
+        Ok(vec![branches[1..].iter().try_fold(first, |sum, branch| sum.add(branch))?])
+    });
+    let program = Program::new(recorded.into(), None, true).unwrap();
+    // Behind the first launch, which fills, and the chain, what the branches end in is added one by one.
+    assert_eq!(program.longest_chain(), 1 + steps + branches, "{program}");
 }
 
 fn recorded(f: impl FnOnce(&Device) -> crate::Result<Vec<Tensor>>) -> Recorded {
