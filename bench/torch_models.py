@@ -6,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from torch_series_models import MODELS as SERIES
+from torch_vision_models import MODELS as VISION
+
 
 class Encoder(nn.Module):
     """A pre-norm layer with heads of 64."""
@@ -39,6 +42,17 @@ class Gpt(nn.Module):
         return F.cross_entropy(self.head(self.norm(self.layers(x))).flatten(0, 1), self.next.flatten())
 
 
+def turned(x, cos, sin):
+    """Queries or keys with rotary positions."""
+    a, b = x.chunk(2, -1)
+    return (x * cos + torch.cat((-b, a), -1) * sin).to(x.dtype)
+
+
+def angles(context, device):
+    angles = torch.outer(torch.arange(context), 10000 ** -(torch.arange(0, 64, 2) / 64)).repeat(1, 2).to(device)
+    return angles.cos(), angles.sin()
+
+
 class RotaryBlock(nn.Module):
     def __init__(self, width, hidden):
         super().__init__()
@@ -51,11 +65,7 @@ class RotaryBlock(nn.Module):
     def forward(self, x, cos, sin):
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
-        def turned(x):
-            a, b = x.chunk(2, -1)
-            return (x * cos + torch.cat((-b, a), -1) * sin).to(x.dtype)
-
-        y = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+        y = F.scaled_dot_product_attention(turned(q, cos, sin), turned(k, cos, sin), v, is_causal=True)
         x = x + self.o(y.transpose(1, 2).flatten(2))
         y = self.norm2(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
@@ -67,8 +77,7 @@ class Llama(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(RotaryBlock(width, hidden) for _ in range(4))
         self.norm, self.head = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, vocabulary, bias=False)
-        angles = torch.outer(torch.arange(context), 10000 ** -(torch.arange(0, 64, 2) / 64)).repeat(1, 2).to(device)
-        self.cos, self.sin = angles.cos(), angles.sin()
+        self.cos, self.sin = angles(context, device)
         text = torch.randint(vocabulary, (batch, context + 1), device=device)
         self.input, self.next = text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
@@ -695,6 +704,157 @@ class Points(nn.Module):
         return F.cross_entropy(self.last(self.layers(self.clouds).amax(2)), self.labels)
 
 
+class Experts(nn.Module):
+    """Each token goes to two experts, of which each takes at most 1.25 times its share."""
+
+    def __init__(self, count, width, hidden):
+        super().__init__()
+        self.count, self.router = count, nn.Linear(width, count, bias=False)
+        self.gate, self.up = (nn.Parameter(0.02 * torch.randn(count, width, hidden)) for _ in range(2))
+        self.down = nn.Parameter(0.02 * torch.randn(count, hidden, width))
+
+    def forward(self, x):
+        room = len(x) * 2 * 5 // (4 * self.count)
+        best, experts = self.router(x).float().topk(2)
+        weights, experts = best.softmax(-1).flatten(), experts.flatten()
+        chosen = F.one_hot(experts, self.count)
+        place = (chosen.cumsum(0) * chosen).sum(1) - 1
+        slot = torch.where(place < room, experts * room + place, self.count * room)
+        inputs = x.new_zeros(self.count * room + 1, x.shape[1]).index_add(0, slot, x.repeat_interleave(2, 0, output_size=2 * len(x)))
+        inputs = inputs[:-1].unflatten(0, (self.count, room))
+        y = torch.bmm(F.silu(torch.bmm(inputs, self.gate)) * torch.bmm(inputs, self.up), self.down)
+        y = F.pad(y.flatten(0, 1), (0, 0, 0, 1)).index_select(0, slot)
+        return (y * weights.unsqueeze(1).to(y.dtype)).unflatten(0, (-1, 2)).sum(1)
+
+
+class ExpertBlock(nn.Module):
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.heads = width // 64
+        self.norm1, self.norm2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.experts = Experts(8, width, hidden)
+
+    def forward(self, x, cos, sin):
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(turned(q, cos, sin), turned(k, cos, sin), v, is_causal=True)
+        x = x + self.o(y.transpose(1, 2).flatten(2))
+        return x + self.experts(self.norm2(x).flatten(0, 1)).view_as(x)
+
+
+class ExpertText(nn.Module):
+    def __init__(self, device, batch=16, context=256, width=512, hidden=1024, vocabulary=8000):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(ExpertBlock(width, hidden) for _ in range(2))
+        self.norm, self.head = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, vocabulary, bias=False)
+        self.cos, self.sin = angles(context, device)
+        text = torch.randint(vocabulary, (batch, context + 1), device=device)
+        self.input, self.next = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    def forward(self):
+        x = self.tokens(self.input)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), self.next.flatten())
+
+
+class EdgeAttention(nn.Module):
+    def __init__(self, inputs, heads, width):
+        super().__init__()
+        self.heads, self.transform = heads, nn.Linear(inputs, heads * width, bias=False)
+        self.source, self.target = (nn.Parameter(0.1 * torch.randn(heads, width)) for _ in range(2))
+        self.drop = nn.Dropout(0.6)
+
+    def forward(self, x, source, target):
+        h = self.transform(self.drop(x)).unflatten(1, (self.heads, -1))
+        first, second = (h.float() * self.source).sum(-1), (h.float() * self.target).sum(-1)
+        scores = F.leaky_relu(first.index_select(0, source) + second.index_select(0, target), 0.2)
+        lowest = torch.full_like(first, -torch.inf)
+        largest = lowest.scatter_reduce(0, target[:, None].expand_as(scores), scores.detach(), "amax")
+        e = torch.exp(scores - largest.index_select(0, target))
+        sums = torch.zeros_like(largest).index_add(0, target, e)
+        weights = self.drop(e / sums.index_select(0, target))
+        said = h.index_select(0, source) * weights.unsqueeze(2).to(h.dtype)
+        return torch.zeros_like(h).index_add(0, target, said).flatten(1)
+
+
+class GraphAttention(nn.Module):
+    def __init__(self, device, nodes=20_000, edges=120_000, features=128, classes=40):
+        super().__init__()
+        self.first, self.second = EdgeAttention(features, 8, 16), EdgeAttention(128, 1, classes)
+        self.x = torch.randn(nodes, features, device=device)
+        self.source, self.target = (torch.randint(nodes, (edges,), device=device) for _ in range(2))
+        self.labels = torch.randint(classes, (nodes,), device=device)
+
+    def forward(self):
+        x = F.elu(self.first(self.x, self.source, self.target))
+        return F.cross_entropy(self.second(x, self.source, self.target), self.labels)
+
+
+def layers_of(*sizes):
+    """Linear layers with ReLU between them."""
+    layers = [layer for a, b in zip(sizes, sizes[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+class Clicks(nn.Module):
+    def __init__(self, device, batch=2048, numbers=13, tables=26, rows=10_000, width=16):
+        super().__init__()
+        self.bottom, pairs = nn.Sequential(*layers_of(numbers, 512, 256, width), nn.ReLU()), tables * (tables + 1) // 2
+        self.top = layers_of(pairs + width, 512, 256, 1)
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
+        self.ids = [torch.randint(rows, (batch,), device=device) for _ in range(tables)]
+        self.numbers = torch.randn(batch, numbers, device=device)
+        self.clicked = torch.randint(2, (batch, 1), device=device).float()
+        i, j = torch.tril_indices(tables + 1, tables + 1, -1, device=device)
+        self.lower = i * (tables + 1) + j
+
+    def forward(self):
+        x = self.bottom(self.numbers)
+        vectors = torch.stack([x.float(), *(table(ids) for table, ids in zip(self.tables, self.ids))], 1)
+        products = torch.bmm(vectors, vectors.mT).flatten(1).index_select(1, self.lower)
+        return F.binary_cross_entropy_with_logits(self.top(torch.cat((x, products), 1)).float(), self.clicked)
+
+
+class Flow(nn.Module):
+    def __init__(self, device, batch=4096, half=32, hidden=256):
+        super().__init__()
+        self.couplings = nn.ModuleList(layers_of(half, hidden, hidden, 2 * half) for _ in range(8))
+        self.data = torch.randn(batch, 2 * half, device=device)
+
+    def forward(self):
+        a, b = self.data.chunk(2, 1)
+        log_det = 0
+        for coupling in self.couplings:
+            scale, shift = coupling(a).float().chunk(2, 1)
+            scale = torch.tanh(scale)
+            a, b = b * torch.exp(scale) + shift, a
+            log_det = log_det + scale.sum(1)
+        return (0.5 * (a.square().sum(1) + b.square().sum(1)) - log_det).mean()
+
+
+class Policy(nn.Module):
+    def __init__(self, device, batch=8192, observed=64, hidden=256, actions=18):
+        super().__init__()
+        self.policy, self.value = (
+            nn.Sequential(nn.Linear(observed, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+            for outputs in (actions, 1)
+        )
+        self.seen, self.taken = torch.randn(batch, observed, device=device), torch.randint(actions, (batch, 1), device=device)
+        self.before = 0.1 * torch.randn(batch, device=device) - 2.9
+        self.advantage, self.returns = (torch.randn(batch, device=device) for _ in range(2))
+
+    def forward(self):
+        chances = F.log_softmax(self.policy(self.seen).float(), -1)
+        advantage = (self.advantage - self.advantage.mean()) / (self.advantage.std() + 1e-8)
+        ratio = torch.exp(chances.gather(1, self.taken).squeeze(1) - self.before)
+        gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+        entropy = -(chances * chances.exp()).sum(-1).mean()
+        error = F.mse_loss(self.value(self.seen).float().squeeze(1), self.returns)
+        return 0.5 * error - gain - 0.01 * entropy
+
+
 # Name to what makes the model on a device; it computes the loss of its batch.
 MODELS = {
     "gpt of characters": lambda device: Gpt(device, vocabulary=65, context=256, width=384, layers=6, batch=64),
@@ -702,12 +862,14 @@ MODELS = {
     "llama": Llama,
     "translation": Translation,
     "masked words": MaskedWords,
+    "experts": ExpertText,
     "vision transformer": VisionTransformer,
     "resnet-18": ResNet,
     "autoencoder": Autoencoder,
     "u-net": UNet,
     "convnext": ConvNext,
     "mobilenet": MobileNet,
+    **VISION,
     "temporal convolutions": TemporalConvolutions,
     "wavenet": WaveNet,
     "lstm": lambda device: Recurrent(device, nn.LSTM),
@@ -718,9 +880,14 @@ MODELS = {
     "n-hits": NHits,
     "mamba": Mamba,
     "autoformer": Autoformer,
+    **SERIES,
     "mlp": Mlp,
     "two towers": TwoTowers,
     "contrastive": Contrastive,
     "graph": Graph,
+    "attention of a graph": GraphAttention,
+    "clicks": Clicks,
+    "flow": Flow,
+    "policy": Policy,
     "points": Points,
 }

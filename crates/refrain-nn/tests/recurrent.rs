@@ -83,7 +83,7 @@ fn a_gru_is_that_of_pytorch() {
             let (x, h) = (leaf(&case, "in0", dtype), leaf(&case, "h0", dtype));
             let (y, last) = gru.forward(&x, Some(&layers(&h))).unwrap();
             assert_close(&y, &case.values("out0"), bound, &case.name);
-            let all = Tensor::stack(&last.iter().collect::<Vec<_>>(), 0).unwrap();
+            let all = Tensor::stack(&last, 0).unwrap();
             assert_close(&all, &case.values("h1"), bound, &case.name);
             backward(&case, &y, &last.iter().collect::<Vec<_>>());
             check_gradients(&case, &x, &h, &parameters, bound);

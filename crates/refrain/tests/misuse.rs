@@ -203,6 +203,9 @@ const METHODS: &[Method] = methods! {
     "unfold": |g, a, b, c| a.unfold(g.axis, g.n, g.m);
     "split": |g, a, b, c| a.split(g.n, g.axis);
     "": |g, a, b, c| a.chunk(g.n, g.axis);
+    "": |g, a, b, c| a.unbind(g.axis);
+    "": |g, a, b, c| a.unflatten(g.axis, [g.n as isize, -1]);
+    "": |g, a, b, c| a.glu(g.axis);
     "": |g, a, b, c| a.split_with_sizes(&[g.n, g.m], g.axis);
     "exp": |g, a, b, c| a.exp();
     "exp": |g, a, b, c| a.exp_into(&b);

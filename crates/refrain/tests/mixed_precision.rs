@@ -406,13 +406,14 @@ fn other_mixtures_remain_errors() {
     refused(linear(&b, &f, Some(&f)), "linear", [BF16, F32]);
     refused(f.matmul(&b), "matmul", [F32, BF16]);
     refused(b.mse_loss(&f), "mse_loss", [BF16, F32]);
+    refused(b.add(&f), "add", [BF16, F32]);
     refused(f.layer_norm(&zeros(BF16, &[4]), &zeros(BF16, &[4]), 1e-5), "layer_norm", [F32, BF16]);
     refused(b.layer_norm(&zeros(F32, &[4]), &zeros(BF16, &[4]), 1e-5), "layer_norm", [F32, BF16]);
     refused(b.layer_norm(&zeros(F64, &[4]), &zeros(F64, &[4]), 1e-5), "layer_norm", [BF16, F64]);
     let (q, k) = (zeros(F32, &[1, 2, 4]), zeros(BF16, &[1, 2, 4]));
     refused(q.scaled_dot_product_attention(&k, &k, None, false), "scaled_dot_product_attention", [F32, BF16]);
     with_precision(Precision::Bf16, || {
-        refused(b.add(&f), "add", [BF16, F32]);
+        refused(h.add(&f), "add", [F16, F32]);
         refused(linear(&h, &b, None), "linear", [F16, BF16]);
         refused(h.matmul(&f), "matmul", [F16, F32]);
         refused(h.mse_loss(&f), "mse_loss", [F16, F32]);
@@ -610,5 +611,86 @@ fn the_f32_input_of_wide_layers_is_rounded_once_for_all_of_them() {
         };
         assert_eq!(rounded(&x), 3, "both weights, and the input once");
         assert_eq!(rounded(&x.i(..16).unwrap()), 2, "few rows are not worth a launch");
+    }
+}
+
+#[test]
+fn what_a_product_made_bf16_may_meet_f32_and_gives_f32() {
+    for device in devices() {
+        let narrow = leaf(&[3, 4], 1, BF16, &device);
+        let wide = leaf(&[4], 2, F32, &device);
+        let mask = tensor(&[1.0, 0.0, 1.0, 1.0], [4], DType::Bool, &device);
+        type Mixed = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
+        let operations: [(&str, Mixed); 6] = [
+            ("add", |a, b, _| a.add(b)),
+            ("div", |a, b, _| b.div(&a.square()?.add_scalar(1.0)?)),
+            ("maximum", |a, b, _| a.maximum(b)),
+            ("where_cond", |a, b, mask| mask.where_cond(a, b)),
+            ("concat", |a, b, _| Tensor::concat(&[a, &b.broadcast_to([2, 4])?, a], 0)),
+            ("stack", |a, b, _| Tensor::stack(&[&a.select(0, 1)?, b], 1)),
+        ];
+        for (name, run) in operations {
+            let gradients = |narrow: &Tensor, wide: &Tensor| {
+                [narrow, wide].iter().for_each(|t| t.zero_grad().unwrap());
+                let y = run(narrow, wide, &mask).unwrap();
+                assert_eq!(y.dtype(), F32, "{name}, {device}");
+                y.square().unwrap().sum(()).unwrap().backward().unwrap();
+                [&y, &narrow.grad().unwrap(), &wide.grad().unwrap()].map(Tensor::copy).map(Result::unwrap)
+            };
+            let mixed = with_precision(Precision::Bf16, || gradients(&narrow, &wide));
+            assert_eq!([1, 2].map(|i| mixed[i].dtype()), [BF16, F32], "{name}, {device}");
+            let converted = narrow.detach().to_dtype(F32).unwrap();
+            converted.set_requires_grad(true).unwrap();
+            // `div` squares in bf16 before the operands meet.
+            if name != "div" {
+                let expected = gradients(&converted, &wide);
+                for (mixed, expected) in mixed.iter().zip(&expected) {
+                    let expected = expected.to_dtype(mixed.dtype()).unwrap();
+                    assert_eq!(values(mixed), values(&expected), "{name}, {device}");
+                }
+            }
+            for precision in [Precision::F32, Precision::Tf32] {
+                let error = with_precision(precision, || run(&narrow, &wide, &mask)).unwrap_err();
+                assert!(matches!(error, Error::DTypeMismatch { .. }), "{name}, {device}: {error}");
+            }
+        }
+        let sum = Tensor::zeros([3, 4], F32, &device).unwrap();
+        with_precision(Precision::Bf16, || sum.add_assign(&narrow.detach())).unwrap();
+        assert_eq!(values(&sum), values(&narrow));
+        let half = narrow.detach().to_dtype(DType::F16).unwrap();
+        assert!(with_precision(Precision::Bf16, || half.add(&wide)).is_err(), "only bf16 is promoted");
+    }
+}
+
+/// The product of a weight that stays f32 is that of its bf16 copy, whether or not it is large enough to be copied first.
+#[test]
+fn large_products_of_f32_operands_have_the_bits_of_rounded_ones() {
+    for device in devices() {
+        // 2^29 multiplications, and one row less.
+        for m in [64, 63] {
+            let (batch, k, n) = (8, 1024, 1024);
+            let a = leaf(&[batch, m, k], 1, F32, &device);
+            let b = leaf(&[k, n], 2, F32, &device);
+            let run = |a: &Tensor, b: &Tensor| {
+                [a, b].iter().for_each(|t| t.zero_grad().unwrap());
+                let y = with_precision(Precision::Bf16, || a.matmul(&b.unsqueeze(0)?)).unwrap();
+                y.sum(()).unwrap().backward().unwrap();
+                [&y, &a.grad().unwrap(), &b.grad().unwrap()].map(values)
+            };
+            let mixed = run(&a, &b);
+            let [a, b] = [&a, &b].map(|t| {
+                let t = t.detach().to_dtype(BF16).unwrap();
+                t.set_requires_grad(true).unwrap();
+                t
+            });
+            let rounded = run(&a, &b);
+            assert!(mixed[0] == rounded[0], "{device}, {m}");
+            // Gradients of f32 operands are not rounded, nor are the sums of those of a weight that all share.
+            for (mixed, rounded) in mixed[1..].iter().zip(&rounded[1..]) {
+                let scale = mixed.iter().fold(0.0f64, |most, m| most.max(m.abs()));
+                let far = mixed.iter().zip(rounded).find(|(m, r)| (*m - *r).abs() > 1e-2 * scale);
+                assert!(far.is_none(), "{device}, {m}: {far:?}");
+            }
+        }
     }
 }

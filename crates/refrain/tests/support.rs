@@ -215,6 +215,7 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
             let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
             both(ones(d)?, |x| x.index_add(0, &ids, x))
         }),
+        ("glu", |d| both(Tensor::ones([3, 4], d, &Device::cpu())?, |x| x.glu(-1))),
         ("index_reduce", |d| {
             let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
             both(ones(d)?, |x| x.index_reduce(0, &ids, x, IndexReduction::Amax, true))

@@ -78,7 +78,7 @@ fn gradients_agree_with_finite_differences_and_with_composed_operations() {
                 let before = &states[t];
                 states.push(((gate.narrow(1, t, 1)? * before)? + x.narrow(1, t, 1)?)?);
             }
-            Tensor::concat(&states[1..].iter().collect::<Vec<_>>(), 1)
+            Tensor::concat(&states[1..], 1)
         };
         let gradients = |own: bool| {
             let [gate, x] = operands([4, 6, 5], DType::F32, &device);

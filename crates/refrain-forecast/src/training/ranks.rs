@@ -115,7 +115,7 @@ impl Ranks {
     /// The checksums of these tensors on each rank. The tensors stay on the device.
     fn checksums<'a>(&self, of: impl Iterator<Item = &'a Tensor>) -> Result<Vec<Vec<i64>>> {
         let sums = of.map(Tensor::checksum).collect::<refrain::Result<Vec<_>>>()?;
-        self.gather_values(&Tensor::stack(&sums.iter().collect::<Vec<_>>(), 0)?)
+        self.gather_values(&Tensor::stack(&sums, 0)?)
     }
 
     fn gather_values(&self, mine: &Tensor) -> Result<Vec<Vec<i64>>> {

@@ -3,7 +3,7 @@
 use refrain::{Activation, Conv1dOptions, DType, Generator, PadMode, Pool1dOptions, Tensor};
 use refrain_nn::{Conv1d, Init, LayerNorm, Linear, ParameterBuilder, Result};
 
-use crate::{Loss, added};
+use crate::Loss;
 
 /// A linear layer of complex numbers, and ReLU. `real` has the real parts of its weight and bias, `imaginary` the imaginary parts.
 struct FrequencyMlp {
@@ -45,7 +45,7 @@ pub fn frets(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
         // [batch, channels, length, width]
         let x = series.transpose(1, 2)?.unsqueeze(-1)?.mul(embedding.tensor()?)?;
         let y = along.forward(&across.forward(&x, 1)?, 2)?;
-        let y = head[0].forward(&added(&x, &y)?.flatten(2, 3)?)?.leaky_relu(0.01)?;
+        let y = head[0].forward(&x.add(&y)?.flatten(2, 3)?)?.leaky_relu(0.01)?;
         Ok(head[1].forward(&y)?.transpose(1, 2)?.mse_loss(&targets)?)
     }))
 }
@@ -120,12 +120,12 @@ impl EncoderLayer {
     }
 
     fn attend(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        decomposed(&added(x, &self.attention.forward(x, x)?)?)
+        decomposed(&x.add(&self.attention.forward(x, x)?)?)
     }
 
     fn feed_forward(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let y = self.ffn[0].forward(x)?.gelu()?;
-        decomposed(&added(x, &self.ffn[1].forward(&y)?)?)
+        decomposed(&x.add(&self.ffn[1].forward(&y)?)?)
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -152,7 +152,7 @@ impl DecoderLayer {
 
     fn forward(&self, x: &Tensor, memory: &Tensor) -> Result<(Tensor, Tensor)> {
         let (x, first) = self.layer.attend(x)?;
-        let (x, second) = decomposed(&added(&x, &self.cross.forward(&x, memory)?)?)?;
+        let (x, second) = decomposed(&x.add(&self.cross.forward(&x, memory)?)?)?;
         let (x, third) = self.layer.feed_forward(&x)?;
         Ok((x, along_time(&self.trend, &first.add(&second)?.add(&third)?)?))
     }
@@ -210,7 +210,7 @@ pub fn autoformer(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
         let memory = seasonal_norm(&norms[0], &memory)?;
         let (x, trends) = decoder.forward(&along_time(&embeddings[1], &seasonal)?, &memory)?;
         let seasonal = head.forward(&seasonal_norm(&norms[1], &x)?)?;
-        let y = added(&added(&trend, &trends)?, &seasonal)?;
+        let y = trend.add(&trends)?.add(&seasonal)?;
         Ok(y.i((.., label..))?.mse_loss(&targets)?)
     }))
 }

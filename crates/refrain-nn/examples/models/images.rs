@@ -7,7 +7,7 @@ use refrain_nn::{
 };
 
 use crate::text::encoder;
-use crate::{Loss, added, ids};
+use crate::{Loss, ids};
 
 /// Patches of 4 x 4 of small images, and a token for the class before them.
 pub fn vision_transformer(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
@@ -84,7 +84,7 @@ pub fn resnet(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
                 Some(shortcut) => shortcut.forward(&x, mode)?,
                 None => x,
             };
-            x = added(&residual, &y)?.relu()?;
+            x = residual.add(&y)?.relu()?;
         }
         Ok(head.forward(&x.mean([2, 3])?)?.cross_entropy(&labels)?)
     }))
@@ -171,8 +171,8 @@ impl TimedBlock {
         let time = self.time.forward(time)?.unsqueeze(-1)?.unsqueeze(-1)?;
         let y = self.halves[1].forward(&y.add(&time.to_dtype(y.dtype())?)?)?;
         match &self.shortcut {
-            Some(shortcut) => added(&shortcut.forward(x)?, &y),
-            None => added(x, &y),
+            Some(shortcut) => Ok(shortcut.forward(x)?.add(&y)?),
+            None => Ok(x.add(&y)?),
         }
     }
 }
@@ -261,7 +261,7 @@ impl ConvNextBlock {
         let y = self.ffn[0].forward(&self.norm.forward(&y)?)?.gelu()?;
         let y = self.ffn[1].forward(&y)?;
         let y = y.mul(&self.scale.tensor()?.to_dtype(y.dtype())?)?.permute(&[0, 3, 1, 2])?;
-        added(x, &y)
+        Ok(x.add(&y)?)
     }
 }
 
@@ -351,7 +351,7 @@ pub fn mobilenet(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
             for part in parts {
                 y = part.forward(&y, mode)?;
             }
-            x = if *residual { added(&x, &y)? } else { y };
+            x = if *residual { x.add(&y)? } else { y };
         }
         let x = last.forward(&x, mode)?.mean([2, 3])?;
         Ok(head.forward(&x)?.cross_entropy(&labels)?)

@@ -4,11 +4,15 @@
 //! `cargo run --release -p refrain-nn --example models -- cuda f32 bf16 gpt`; `bench/models.py` has the same models in PyTorch and
 //! sets them side by side. Arguments after the device are precisions, and beginnings of the names of models.
 
+mod forecasters;
 mod frequencies;
 mod images;
+mod informer;
 mod others;
 mod series;
+mod sounds;
 mod text;
+mod vision;
 
 use std::time::Instant;
 
@@ -18,8 +22,10 @@ use refrain_nn::{AdamW, Mode, Optimizer, ParameterBuilder, Result};
 
 use text::Gpt;
 
-/// Asks for the launches of each step, on standard error.
+/// Asks for the time of the launches of each step, on standard error.
 const PROFILE: &str = "--profile";
+/// Asks for the launches of each step, and what they wait for, in place of its time.
+const PROGRAM: &str = "--program";
 const REPEATS: usize = 5;
 /// A repeat takes at least as many seconds.
 const SHORTEST: f64 = 0.1;
@@ -40,12 +46,18 @@ const MODELS: &[(&str, Model)] = &[
     ("llama", text::llama),
     ("translation", text::translation),
     ("masked words", text::masked_words),
+    ("experts", text::experts),
     ("vision transformer", images::vision_transformer),
     ("resnet-18", images::resnet),
     ("autoencoder", images::autoencoder),
     ("u-net", images::unet),
     ("convnext", images::convnext),
     ("mobilenet", images::mobilenet),
+    ("vq-vae", vision::vq_vae),
+    ("masked autoencoder", vision::masked_autoencoder),
+    ("swin", vision::swin),
+    ("diffusion transformer", vision::diffusion_transformer),
+    ("conformer", sounds::conformer),
     ("temporal convolutions", series::temporal_convolutions),
     ("wavenet", series::wavenet),
     ("lstm", series::lstm),
@@ -56,20 +68,23 @@ const MODELS: &[(&str, Model)] = &[
     ("n-hits", series::n_hits),
     ("mamba", series::mamba),
     ("autoformer", frequencies::autoformer),
+    ("temporal fusion", forecasters::temporal_fusion),
+    ("informer", informer::informer),
+    ("timemixer", forecasters::timemixer),
+    ("attention decoder", forecasters::attention_decoder),
     ("mlp", others::mlp),
     ("two towers", others::two_towers),
     ("contrastive", others::contrastive),
     ("graph", others::graph),
+    ("attention of a graph", others::graph_attention),
+    ("clicks", others::clicks),
+    ("flow", others::flow),
+    ("policy", others::policy),
     ("points", others::points),
 ];
 
 fn ids(g: &Generator, below: usize, shape: &[usize]) -> Result<Tensor> {
     Ok(g.randint(0, below as i64, shape)?)
-}
-
-/// The sum in the dtype of the residual, which stays f32 where layers compute in bf16.
-fn added(residual: &Tensor, x: &Tensor) -> Result<Tensor> {
-    Ok(residual.add(&x.to_dtype(residual.dtype())?)?)
 }
 
 const PRECISIONS: [(&str, Precision); 3] =
@@ -97,6 +112,10 @@ fn time(name: &str, precision: &str, device: &Device, model: Model) -> Result<()
         Ok(begun.elapsed().as_secs_f64())
     };
     run(3)?;
+    if is_asked(PROGRAM) {
+        step.program().iter().for_each(|program| println!("{name}, {precision}: {program}"));
+        return Ok(step.finish()?);
+    }
     let calls = (SHORTEST / (run(4)? / 4.0)).ceil().clamp(1.0, 1000.0) as usize;
     let mut times = Vec::with_capacity(REPEATS);
     for _ in 0..REPEATS {
@@ -104,15 +123,19 @@ fn time(name: &str, precision: &str, device: &Device, model: Model) -> Result<()
     }
     times.sort_by(f64::total_cmp);
     println!("{name}\t{precision}\t{:.3}", times[REPEATS / 2]);
-    if std::env::args().any(|a| a == PROFILE) {
+    if is_asked(PROFILE) {
         eprintln!("{name}, {precision}:\n{}", step.profile(&[], 10)?);
     }
     Ok(step.finish()?)
 }
 
+fn is_asked(flag: &str) -> bool {
+    std::env::args().any(|a| a == flag)
+}
+
 /// Whether one of those arguments that `of` selects is that of `is`, or there is none.
 fn is_wanted(of: impl Fn(&str) -> bool, is: impl Fn(&str) -> bool) -> bool {
-    let mut named = std::env::args().skip(2).filter(|a| a != PROFILE && of(a)).peekable();
+    let mut named = std::env::args().skip(2).filter(|a| a != PROFILE && a != PROGRAM && of(a)).peekable();
     named.peek().is_none() || named.any(|a| is(&a))
 }
 

@@ -6,7 +6,7 @@ use refrain_nn::{
     RmsNorm,
 };
 
-use crate::{Loss, added, ids};
+use crate::{Loss, ids};
 
 /// Causal convolutions along time, each looking twice as far back as the one before (Bai et al., 2018).
 pub fn temporal_convolutions(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
@@ -30,7 +30,7 @@ pub fn temporal_convolutions(b: &ParameterBuilder, g: &Generator) -> Result<Loss
         for (i, (conv, past)) in levels.iter().enumerate() {
             let y = conv.forward(&x.pad(&[(0, 0), (0, 0), (*past, 0)], 0.0)?)?.relu()?;
             let y = drop.forward(&y, mode)?;
-            x = if i == 0 { y } else { added(&x, &y)? };
+            x = if i == 0 { y } else { x.add(&y)? };
         }
         let last = x.i((.., .., length - 1))?;
         Ok(head.forward(&last)?.mse_loss(&targets)?)
@@ -93,7 +93,7 @@ pub fn wavenet(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
         for (past, gate, residual, skip) in &layers {
             let halves = gate.forward(&x.pad(&[(0, 0), (0, 0), (*past, 0)], 0.0)?)?.chunk(2, 1)?;
             let y = halves[0].tanh()?.mul(&halves[1].sigmoid()?)?;
-            x = added(&x, &residual.forward(&y)?)?;
+            x = x.add(&residual.forward(&y)?)?;
             let y = skip.forward(&y)?;
             sum = Some(match sum {
                 Some(sum) => sum.add(&y)?,
@@ -130,8 +130,8 @@ pub fn n_beats(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
                 x = layer.forward(&x)?.relu()?;
             }
             let explained = back.forward(&x)?;
-            left = left.sub(&explained.to_dtype(left.dtype())?)?;
-            forecast = added(&forecast, &ahead.forward(&x)?)?;
+            left = left.sub(&explained)?;
+            forecast = forecast.add(&ahead.forward(&x)?)?;
         }
         Ok(forecast.sub(&targets)?.abs()?.mean(())?)
     }))
@@ -164,8 +164,8 @@ pub fn n_hits(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
                 x = layer.forward(&x)?.relu()?;
             }
             let explained = back.forward(&x)?.interpolate(&[context], linear)?;
-            left = left.sub(&explained.to_dtype(left.dtype())?)?;
-            forecast = added(&forecast, &ahead.forward(&x)?.interpolate(&[horizon], linear)?)?;
+            left = left.sub(&explained)?;
+            forecast = forecast.add(&ahead.forward(&x)?.interpolate(&[horizon], linear)?)?;
         }
         Ok(forecast.l1_loss(&targets)?)
     }))
@@ -219,7 +219,7 @@ pub fn mamba(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     Ok(Box::new(move |_| {
         let mut x = embed.forward(&series)?;
         for block in &blocks {
-            x = added(&x, &block.forward(&block.norm.forward(&x)?)?)?;
+            x = x.add(&block.forward(&block.norm.forward(&x)?)?)?;
         }
         Ok(head.forward(&x.i((.., -1))?)?.mse_loss(&targets)?)
     }))

@@ -3,11 +3,11 @@
 use refrain::{Activation, CrossEntropyOptions, DType, Generator, Tensor};
 use refrain_nn::{
     AttentionContext, AttentionOptions, CrossAttention, CrossAttentionOptions, Dropout, Embedding,
-    EncoderDropout, LayerNorm, Linear, MultiHeadAttention, ParameterBuilder, Result, RmsNorm, RotaryOptions,
-    TransformerEncoderLayer, TransformerEncoderOptions,
+    EncoderDropout, Init, LayerNorm, Linear, MultiHeadAttention, Parameter, ParameterBuilder, Result,
+    RmsNorm, RotaryOptions, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 
-use crate::{Loss, added, ids};
+use crate::{Loss, ids};
 
 pub struct Gpt {
     pub vocabulary: usize,
@@ -86,10 +86,10 @@ pub fn llama(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     Ok(Box::new(move |mode| {
         let mut x = tokens.forward(&input)?;
         for (norm1, attention, norm2, [gate, up], down) in &blocks {
-            x = added(&x, &attention.forward(&norm1.forward(&x)?, mode)?)?;
+            x = x.add(&attention.forward(&norm1.forward(&x)?, mode)?)?;
             let y = norm2.forward(&x)?;
             let y = gate.forward(&y)?.silu()?.mul(&up.forward(&y)?)?;
-            x = added(&x, &down.forward(&y)?)?;
+            x = x.add(&down.forward(&y)?)?;
         }
         Ok(head.forward(&norm.forward(&x)?)?.cross_entropy(&next)?)
     }))
@@ -155,11 +155,11 @@ pub fn translation(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
         let mut x = drop.forward(&target.forward(&input)?.add(&places)?, mode)?;
         for DecoderLayer { norms, attention, cross, ffn: [up, down] } in &decoders {
             let y = attention.forward(&norms[0].forward(&x)?, mode)?;
-            x = added(&x, &drop.forward(&y, mode)?)?;
+            x = x.add(&drop.forward(&y, mode)?)?;
             let y = cross.forward(&norms[1].forward(&x)?, &memory, Some(&mask), mode)?;
-            x = added(&x, &drop.forward(&y, mode)?)?;
+            x = x.add(&drop.forward(&y, mode)?)?;
             let y = drop.forward(&up.forward(&norms[2].forward(&x)?)?.relu()?, mode)?;
-            x = added(&x, &drop.forward(&down.forward(&y)?, mode)?)?;
+            x = x.add(&drop.forward(&down.forward(&y)?, mode)?)?;
         }
         let logits = head.forward(&norms[1].forward(&x)?)?;
         let options = CrossEntropyOptions {
@@ -206,4 +206,86 @@ pub fn masked_words(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
         let y = last_norm.forward(&transform.forward(&chosen)?.gelu()?)?;
         Ok(head.forward(&y)?.cross_entropy(&words)?)
     }))
+}
+
+/// A language model whose feed-forward halves are experts: each token goes to two of eight (Mixtral: Jiang et al., 2024), and an expert
+/// takes at most 1.25 times its share (GShard: Lepikhin et al., ICLR 2021).
+pub fn experts(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
+    let (batch, context, width, hidden, vocabulary) = (16, 256, 512, 1024, 8000);
+    let tokens = Embedding::new(&b.scope("tokens"), vocabulary, width)?;
+    let mut layers = Vec::new();
+    for i in 0..2 {
+        let b = b.scope("layers").scope(i);
+        let attention = AttentionOptions {
+            causal: true,
+            rotary: Some(RotaryOptions::new(context)),
+            ..AttentionOptions::new(width, width / 64)
+        };
+        layers.push((
+            RmsNorm::new(&b.scope("norm1"), width, 1e-5)?,
+            MultiHeadAttention::new(&b.scope("attention"), &attention)?,
+            RmsNorm::new(&b.scope("norm2"), width, 1e-5)?,
+            Experts::new(&b.scope("experts"), 8, width, hidden)?,
+        ));
+    }
+    let norm = RmsNorm::new(&b.scope("norm"), width, 1e-5)?;
+    let head = Linear::without_bias(&b.scope("head"), width, vocabulary)?;
+    let text = ids(g, vocabulary, &[batch, context + 1])?;
+    let (input, next) = (text.i((.., ..context))?.copy()?, text.i((.., 1..))?.copy()?);
+    Ok(Box::new(move |mode| {
+        let mut x = tokens.forward(&input)?;
+        for (norm1, attention, norm2, experts) in &layers {
+            let y = attention.forward(&norm1.forward(&x)?, mode)?;
+            x = x.add(&y)?;
+            let y = experts.forward(&norm2.forward(&x)?.flatten(0, 1)?)?;
+            x = x.add(&y.reshape(x.dims())?)?;
+        }
+        Ok(head.forward(&norm.forward(&x)?)?.cross_entropy(&next)?)
+    }))
+}
+
+struct Experts {
+    count: usize,
+    router: Linear,
+    gate: Parameter,
+    up: Parameter,
+    down: Parameter,
+}
+
+impl Experts {
+    fn new(b: &ParameterBuilder, count: usize, width: usize, hidden: usize) -> Result<Experts> {
+        let init = Init::Normal { mean: 0.0, std: 0.02 };
+        Ok(Experts {
+            count,
+            router: Linear::without_bias(&b.scope("router"), width, count)?,
+            gate: b.parameter("gate", [count, width, hidden], init)?,
+            up: b.parameter("up", [count, width, hidden], init)?,
+            down: b.parameter("down", [count, hidden, width], init)?,
+        })
+    }
+
+    /// `x`: `[tokens, width]`.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let [tokens, width] = [x.dims()[0], x.dims()[1]];
+        let room = tokens * 2 * 5 / (4 * self.count);
+        let scores = self.router.forward(x)?.to_dtype(DType::F32)?;
+        let (best, experts) = scores.topk(2, -1, true)?;
+        let weights = best.softmax(-1)?.flatten(0, 1)?;
+        let experts = experts.flatten(0, 1)?;
+        // How many came to the same expert before.
+        let chosen = experts.one_hot(self.count, DType::I64)?;
+        let place = chosen.cumsum(0)?.mul(&chosen)?.sum(1)?.add_scalar(-1.0)?;
+        let slot = experts.mul_scalar(room as f64)?.add(&place)?;
+        let none = Tensor::full(slot.dims(), (self.count * room) as f64, DType::I64, x.device())?;
+        let slot = place.lt_scalar(room as f64)?.where_cond(&slot, &none)?;
+        let slots = self.count * room + 1;
+        let twice = x.unsqueeze(1)?.broadcast_to([tokens, 2, width])?.flatten(0, 1)?;
+        let inputs = Tensor::zeros([slots, width], x.dtype(), x.device())?.index_add(0, &slot, &twice)?;
+        let inputs = inputs.narrow(0, 0, slots - 1)?.reshape([self.count, room, width])?;
+        let gate = inputs.matmul(self.gate.tensor()?)?.silu()?;
+        let y = gate.mul(&inputs.matmul(self.up.tensor()?)?)?.matmul(self.down.tensor()?)?;
+        let y = y.reshape([slots - 1, width])?.pad(&[(0, 1), (0, 0)], 0.0)?.index_select(0, &slot)?;
+        let y = y.mul(&weights.unsqueeze(1)?.to_dtype(y.dtype())?)?;
+        Ok(y.reshape([tokens, 2, width])?.sum(1)?)
+    }
 }

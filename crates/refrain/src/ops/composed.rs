@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernels::positions::require_positions;
 use crate::operation::custom_op;
-use crate::tensor::{Axes, DType, Tensor};
+use crate::tensor::{Axes, DType, Tensor, resolve_axis};
 
 /// Runs `f` on f32 if `x` is f16 or bf16, so that only its result is rounded.
 fn widened(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
@@ -59,6 +59,31 @@ fn norm(x: &Tensor, p: f64, axes: Axes, keepdim: bool) -> Result<Tensor> {
 }
 
 impl Tensor {
+    /// A gated linear unit: the first half along an axis times the sigmoid of the second (Dauphin et al., ICML 2017). The axis of the
+    /// result is half as long. For floats.
+    ///
+    /// # Errors
+    /// If the axis is out of range or its size is odd.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[3.0f32, 4.0, 0.0, 0.0], [1, 4], &Device::cpu())?;
+    /// assert_eq!(x.glu(-1)?.to_vec::<f32>()?, [1.5, 2.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn glu(&self, axis: isize) -> Result<Tensor> {
+        const OP: &str = "glu";
+        self.require_float(OP)?;
+        let axis = resolve_axis(OP, axis, self.rank())?;
+        let size = self.dims()[axis];
+        if !size.is_multiple_of(2) {
+            let message = format!("axis {axis} of a tensor of shape {} can't be halved", self.shape());
+            return Err(Error::invalid(OP, message));
+        }
+        let half = |start| self.narrow(axis as isize, start, size / 2);
+        half(0)?.mul(&half(size / 2)?.sigmoid()?)
+    }
+
     /// Whether each element is NaN; never for integers and bools. The result is bool.
     pub fn isnan(&self) -> Result<Tensor> {
         self.ne(self)

@@ -114,6 +114,28 @@ impl Tensor {
         }
     }
 
+    /// [`Tensor::reshape`] of one dimension into several. One of their sizes may be -1. The reverse of [`Tensor::flatten`].
+    ///
+    /// # Errors
+    /// If the axis is out of range, or the sizes do not multiply to that of the dimension.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Tensor};
+    /// let x = Tensor::zeros([2, 5, 12], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.unflatten(-1, [3, -1])?.dims(), [2, 5, 3, 4]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn unflatten(&self, axis: isize, sizes: impl Into<NewShape>) -> Result<Tensor> {
+        const OP: &str = "unflatten";
+        let (axis, d) = (resolve_axis(OP, axis, self.rank())?, self.dims());
+        let sizes = sizes.into().resolve(OP, &Shape::from([d[axis]]))?;
+        if sizes.checked_numel(OP, 1)? != d[axis] {
+            let hint = format!("the sizes must multiply to {}, the size of axis {axis}", d[axis]);
+            return Err(Error::shapes(OP, self.shape(), &sizes, hint));
+        }
+        self.reshape(d[..axis].iter().chain(sizes.iter()).chain(&d[axis + 1..]).copied().collect::<Shape>())
+    }
+
     fn resolved(&self, op: &'static str, shape: NewShape) -> Result<Shape> {
         let shape = shape.resolve(op, self.shape())?;
         if self.numel() != shape.checked_numel(op, 1)? {
@@ -309,6 +331,22 @@ impl Tensor {
                 self.narrow(axis, start - size, size)
             })
             .collect()
+    }
+
+    /// The views without one dimension, for each of its indices.
+    ///
+    /// # Errors
+    /// If the axis is out of range.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Tensor};
+    /// let steps = Tensor::zeros([8, 24, 3], DType::F32, &Device::cpu())?.unbind(1)?;
+    /// assert_eq!((steps.len(), steps[0].dims()), (24, &[8, 3][..]));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn unbind(&self, axis: isize) -> Result<Vec<Tensor>> {
+        let n = self.dims()[resolve_axis("unbind", axis, self.rank())?];
+        (0..n).map(|i| self.select(axis, i)).collect()
     }
 
     /// Splits one dimension into at most `count` views of equal size. The last one may be smaller.

@@ -27,9 +27,10 @@ use super::dtype::DType;
 /// | losses | for bf16 predictions with bf16 or f32 targets; cross entropy of bf16 logits |
 ///
 /// Every other operation keeps the dtype of its operands: elementwise operations, dropout, norms and softmax of bf16
-/// give bf16. This differs from autocast, which computes norms and softmax in f32 and promotes bf16 beside f32. Here
-/// an elementwise operation on bf16 and f32 is an error; convert one with
-/// [`Tensor::to_dtype`](crate::Tensor::to_dtype).
+/// give bf16. This differs from autocast, which computes norms and softmax in f32. As with autocast, what a product made bf16 may meet
+/// f32: an elementwise operation of two operands, [`where_cond`](crate::Tensor::where_cond), [`concat`](crate::Tensor::concat) and
+/// [`stack`](crate::Tensor::stack) of bf16 and f32 are computed in f32 and give f32. Other operations refuse such operands, and so do
+/// these under other precisions; convert one with [`Tensor::to_dtype`](crate::Tensor::to_dtype).
 ///
 /// On the CPU the same program runs in f32 arithmetic; what is in memory is rounded in the same way. Inside
 /// attention, a GPU also rounds the probabilities and the gradients of the scores to bf16 before it multiplies them.

@@ -377,6 +377,8 @@ OPS = {
     "unsqueeze": lambda x, axis: x.unsqueeze(axis),
     "flatten": lambda x, start_axis, end_axis: x.flatten(start_axis, end_axis),
     "unfold": lambda x, axis, size, step: x.unfold(axis, size, step),
+    "unflatten": lambda x, axis, sizes: x.unflatten(axis, sizes),
+    "unbind": lambda x, axis: x.unbind(axis),
     "split": lambda x, size, axis: x.split(size, axis),
     "split_with_sizes": lambda x, sizes, axis: x.split(sizes, axis),
     "chunk": lambda x, chunks, axis: x.chunk(chunks, axis),

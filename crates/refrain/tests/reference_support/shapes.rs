@@ -120,6 +120,7 @@ pub fn entries() -> Vec<Entry> {
         squeeze => |c, x| x.squeeze(c.i("axis"));
         unsqueeze => |c, x| x.unsqueeze(c.i("axis"));
         flatten => |c, x| x.flatten(c.i("start_axis"), c.i("end_axis"));
+        unflatten => |c, x| x.unflatten(c.i("axis"), c.shape("sizes"));
         unfold => |c, x| x.unfold(c.i("axis"), c.u("size"), c.u("step"));
     });
     all.push(Entry {
@@ -131,6 +132,12 @@ pub fn entries() -> Vec<Entry> {
     all.push(Entry {
         op: "split_with_sizes",
         run: |c, x| x[0].split_with_sizes(&c.shape("sizes"), c.i("axis")),
+        into: none,
+        bounds: |_| Bounds::Linear { exact_outs: true },
+    });
+    all.push(Entry {
+        op: "unbind",
+        run: |c, x| x[0].unbind(c.i("axis")),
         into: none,
         bounds: |_| Bounds::Linear { exact_outs: true },
     });

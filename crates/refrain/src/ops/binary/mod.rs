@@ -6,7 +6,7 @@ mod slopes;
 mod table;
 
 use super::{Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
-use crate::autograd::{Gradients, Saves};
+use crate::autograd::{Gradients, Saves, no_grad};
 use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::{Number, Real, nearest};
 use crate::device::cuda::Source;
@@ -17,6 +17,7 @@ use crate::kernels::elementwise::{
 };
 use crate::ops::copy::Copy;
 use crate::ops::unary::Unary;
+use crate::precision::promoted;
 use crate::tensor::{DType, Shape, Tensor};
 
 pub(crate) use functions::Binary;
@@ -131,9 +132,11 @@ impl NumberRows for Binary {
     }
 }
 
-/// Both operands as views of the shape that they broadcast to.
+/// Both operands as views of the shape that they broadcast to, in one dtype if the precision promotes them.
 pub(crate) fn broadcast(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     let shape = Shape::broadcast(op, a.shape(), b.shape())?;
+    let wide = promoted(&[a, b])?;
+    let (a, b) = wide.as_ref().map_or((a, b), |wide| (&wide[0], &wide[1]));
     Ok((a.broadcast_to(&shape)?, b.broadcast_to(&shape)?))
 }
 
@@ -428,13 +431,13 @@ impl Tensor {
     /// Multiplies by a number in place, outside the tape. The number is first rounded to the dtype.
     pub fn mul_scalar_assign(&self, scalar: f64) -> Result<()> {
         crate::autograd::check_in_place("mul", self)?;
-        crate::autograd::no_grad(|| self.mul_scalar_into(scalar, self))
+        no_grad(|| self.mul_scalar_into(scalar, self))
     }
 
     /// Adds a number in place, outside the tape. The number is first rounded to the dtype.
     pub fn add_scalar_assign(&self, scalar: f64) -> Result<()> {
         crate::autograd::check_in_place("add", self)?;
-        crate::autograd::no_grad(|| self.add_scalar_into(scalar, self))
+        no_grad(|| self.add_scalar_into(scalar, self))
     }
 
     /// Divides by a count of elements. The count is not rounded, because f16 and bf16 hold few integers exactly.
@@ -445,13 +448,18 @@ impl Tensor {
     fn assign(&self, name: &'static str, op: Binary, other: &Tensor) -> Result<()> {
         let other = self.second_operand(name, other)?;
         crate::autograd::check_in_place(name, self)?;
-        crate::autograd::no_grad(|| apply_into(op, &[self, &other], self))
+        no_grad(|| apply_into(op, &[self, &other], self))
     }
 
     /// `other` as a view of this tensor's shape, for an operation that changes this tensor.
     fn second_operand(&self, op: &'static str, other: &Tensor) -> Result<Tensor> {
         crate::autograd::check_untaped(op, other)?;
         check_devices(op, &[self, other])?;
+        let wide = match self.dtype() {
+            DType::F32 => no_grad(|| promoted(&[self, other]))?,
+            _ => None,
+        };
+        let other = wide.as_ref().map_or(other, |wide| &wide[1]);
         check_dtypes(op, self, other)?;
         if self.dtype() == DType::Bool {
             return Err(self.unsupported(op));

@@ -458,7 +458,8 @@ macro_rules! functions {
         impl $crate::tensor::Tensor {$(
             $(#[$doc])*
             ///
-            /// Both operands must have one dtype. Their shapes broadcast as in NumPy.
+            /// Both operands must have one dtype; under [`Precision::Bf16`]($crate::Precision::Bf16) f32 and bf16 may be mixed, which
+            /// gives f32. Their shapes broadcast as in NumPy.
             pub fn $method(&self, other: &$crate::tensor::Tensor) -> $crate::error::Result<$crate::tensor::Tensor> {
                 let (a, b) = $crate::ops::binary::broadcast(stringify!($method), self, other)?;
                 $crate::operation::apply(Binary::$name, &[&a, &b])

@@ -2,6 +2,8 @@
 
 mod cuda;
 
+use std::borrow::Borrow;
+
 use smallvec::SmallVec;
 
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
@@ -10,6 +12,7 @@ use crate::device::cpu::numeric::with_stored;
 use crate::device::cpu::parallel;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
+use crate::precision::promoted;
 use crate::tensor::{Tensor, resolve_axis};
 
 /// How many operands one pass over the result copies.
@@ -131,16 +134,17 @@ fn stack(tensors: &[&Tensor], axis: isize) -> Result<(Concat, SmallVec<[Tensor; 
     let axis = resolve_axis(OP, axis, first.rank() + 1)?;
     let views = tensors.iter().map(|t| t.unsqueeze(axis as isize)).collect::<Result<SmallVec<_>>>()?;
     let op = Concat::new(OP, axis, &list(&views));
-    Ok((op, views))
+    let wide = promoted(&list(&views))?;
+    Ok((op, wide.unwrap_or(views)))
 }
 
-fn list(tensors: &[Tensor]) -> SmallVec<[&Tensor; 8]> {
-    tensors.iter().collect()
+fn list<T: Borrow<Tensor>>(tensors: &[T]) -> SmallVec<[&Tensor; 8]> {
+    tensors.iter().map(Borrow::borrow).collect()
 }
 
 impl Tensor {
-    /// Concatenates tensors along an existing axis. For every dtype. All tensors must have the same dtype, and the
-    /// same shape except along `axis`. A negative axis counts from the last one.
+    /// Concatenates tensors, or references to tensors, along an existing axis. For every dtype. All tensors must have the same dtype (under
+    /// [`Precision::Bf16`](crate::Precision::Bf16) f32 and bf16 may be mixed, which gives f32), and the same shape except along `axis`. A negative axis counts from the last one.
     ///
     /// # Errors
     /// If there are no tensors, they are scalars, or shapes or dtypes do not match.
@@ -151,30 +155,37 @@ impl Tensor {
     /// let a = Tensor::from_slice(&[1i64, 2], [2, 1], &device)?;
     /// let b = Tensor::from_slice(&[3i64, 4, 5, 6], [2, 2], &device)?;
     /// assert_eq!(Tensor::concat(&[&a, &b], 1)?.to_vec::<i64>()?, [1, 3, 4, 2, 5, 6]);
+    /// assert_eq!(Tensor::concat(&b.unbind(0)?, 0)?.to_vec::<i64>()?, [3, 4, 5, 6]);
     /// # Ok::<(), refrain::Error>(())
     /// ```
-    pub fn concat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
-        apply(concat(tensors, axis)?, tensors)
+    pub fn concat<T: Borrow<Tensor>>(tensors: &[T], axis: isize) -> Result<Tensor> {
+        let tensors = &*list(tensors);
+        let wide = promoted(tensors)?;
+        let wide = wide.as_ref().map(|wide| list(wide));
+        apply(concat(tensors, axis)?, wide.as_deref().unwrap_or(tensors))
     }
 
     /// [`Tensor::concat`] into the memory of `dst`.
-    pub fn concat_into(tensors: &[&Tensor], axis: isize, dst: &Tensor) -> Result<()> {
-        apply_into(concat(tensors, axis)?, tensors, dst)
+    pub fn concat_into<T: Borrow<Tensor>>(tensors: &[T], axis: isize, dst: &Tensor) -> Result<()> {
+        let tensors = &*list(tensors);
+        let wide = promoted(tensors)?;
+        let wide = wide.as_ref().map(|wide| list(wide));
+        apply_into(concat(tensors, axis)?, wide.as_deref().unwrap_or(tensors), dst)
     }
 
-    /// Stacks tensors of one shape along a new axis, which is inserted before `axis` (from `-rank - 1` to `rank`).
-    /// For every dtype. All tensors must have the same dtype.
+    /// Stacks tensors of one shape, or references to them, along a new axis, which is inserted before `axis` (from `-rank - 1` to `rank`).
+    /// For every dtype. All tensors must have the same dtype, as in [`Tensor::concat`].
     ///
     /// # Errors
     /// If there are no tensors, or shapes or dtypes differ.
-    pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
-        let (op, views) = stack(tensors, axis)?;
+    pub fn stack<T: Borrow<Tensor>>(tensors: &[T], axis: isize) -> Result<Tensor> {
+        let (op, views) = stack(&list(tensors), axis)?;
         apply(op, &list(&views))
     }
 
     /// [`Tensor::stack`] into the memory of `dst`.
-    pub fn stack_into(tensors: &[&Tensor], axis: isize, dst: &Tensor) -> Result<()> {
-        let (op, views) = stack(tensors, axis)?;
+    pub fn stack_into<T: Borrow<Tensor>>(tensors: &[T], axis: isize, dst: &Tensor) -> Result<()> {
+        let (op, views) = stack(&list(tensors), axis)?;
         apply_into(op, &list(&views), dst)
     }
 }

@@ -97,8 +97,8 @@ fn what_does_not_fit_is_named() {
         assert!(text.starts_with("stack") && text.contains("[3, 2]"), "{text}");
         let ints = a.to_dtype(DType::I64).unwrap();
         assert!(matches!(Tensor::concat(&[&a, &ints], 0), Err(Error::DTypeMismatch { op: "concat", .. })));
-        assert!(matches!(Tensor::concat(&[], 0), Err(Error::InvalidArgument { op: "concat", .. })));
-        assert!(matches!(Tensor::stack(&[], 0), Err(Error::InvalidArgument { op: "stack", .. })));
+        assert!(matches!(Tensor::concat::<Tensor>(&[], 0), Err(Error::InvalidArgument { op: "concat", .. })));
+        assert!(matches!(Tensor::stack::<Tensor>(&[], 0), Err(Error::InvalidArgument { op: "stack", .. })));
         assert!(Tensor::concat(&[&a], 2).is_err() && Tensor::stack(&[&a], 3).is_err());
         assert!(
             Tensor::concat(&[&range(0.0, &[], &device)], 0).unwrap_err().to_string().contains("use stack")

@@ -1,6 +1,6 @@
 use half::{bf16, f16};
 
-use crate::testing::{devices, gradcheck};
+use crate::testing::{assert_close, devices, gradcheck, leaf, values};
 use refrain::{DType, Device, Element, Error, Tensor};
 
 #[test]
@@ -251,5 +251,28 @@ fn functions_of_halves_are_those_of_f32_rounded_once() {
                 assert_eq!(bits(f(&x).unwrap()), bits(once), "function {i} of {dtype}");
             }
         }
+    }
+}
+
+#[test]
+fn half_of_an_axis_is_gated_by_the_other() {
+    for device in devices() {
+        let x = leaf(&[3, 4, 6], &device);
+        for axis in [1, -1] {
+            let at = if axis == 1 { 1 } else { 2 };
+            let inner: usize = x.dims()[at + 1..].iter().product();
+            let (half, all) = (x.dims()[at] / 2, values(&x));
+            let expected: Vec<f64> = (0..all.len() / 2)
+                .map(|i| {
+                    let (outer, rest) = (i / (half * inner), i % (half * inner));
+                    let first = outer * 2 * half * inner + rest;
+                    all[first] / (1.0 + (-all[first + half * inner]).exp())
+                })
+                .collect();
+            assert_close(&values(&x.glu(axis).unwrap()), &expected, 1e-12);
+            gradcheck(|t| t[0].glu(axis)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
+        }
+        let error = x.glu(0).unwrap_err().to_string();
+        assert!(error.starts_with("glu: axis 0 of a tensor of shape [3, 4, 6] can't be halved"), "{error}");
     }
 }

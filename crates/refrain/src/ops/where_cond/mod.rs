@@ -137,8 +137,8 @@ impl Op for WhereBackward {
 
 /// The operands as views of their broadcast shape.
 fn broadcast(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<[Tensor; 3]> {
-    let shape = Shape::broadcast(NAME, a.shape(), b.shape())?;
-    let shape = Shape::broadcast(NAME, condition.shape(), &shape)?;
+    let (a, b) = super::binary::broadcast(NAME, a, b)?;
+    let shape = Shape::broadcast(NAME, condition.shape(), a.shape())?;
     Ok([condition.broadcast_to(&shape)?, a.broadcast_to(&shape)?, b.broadcast_to(&shape)?])
 }
 

@@ -38,7 +38,7 @@ impl Entry {
             false => Ok(tensor.clone()),
         };
         let parts = theirs.iter().map(turned).collect::<refrain::Result<Vec<_>>>()?;
-        Ok(Tensor::concat(&parts.iter().collect::<Vec<_>>(), 0)?.reshape(&self.own_shape[..])?)
+        Ok(Tensor::concat(&parts, 0)?.reshape(&self.own_shape[..])?)
     }
 
     /// The tensors of the checkpoint, made of that of the model.

@@ -34,7 +34,7 @@ impl ErrorLoss for Quantile {
         let quantiles = self.levels.quantiles();
         let scalar = |q: &f64| Tensor::full([1, 1], *q, errors.dtype(), errors.device());
         let quantiles = quantiles.iter().map(scalar).collect::<refrain::Result<Vec<_>>>()?;
-        let q = Tensor::concat(&quantiles.iter().collect::<Vec<_>>(), 0)?; // [quantiles, 1]
+        let q = Tensor::concat(&quantiles, 0)?; // [quantiles, 1]
         Ok(errors.relu()?.sub(&errors.mul(&q)?)?)
     }
 
