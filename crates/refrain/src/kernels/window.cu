@@ -1,23 +1,26 @@
-// Windows that move over images.
+// Windows that move over images. Constants, of heights (0) and widths (1): KERNEL_0, KERNEL_1; STRIDE_0, STRIDE_1; PADDING_0, PADDING_1;
+// PLACE, the type of a place, which is signed.
 
-// The place in the image of element k of window i along an axis; beyond the image in the padding.
-DEVICE i64 place_of(const WindowsAt& w, int axis, i64 i, i64 k) {
-    return i * w.stride[axis] + k * w.dilation[axis] - w.padding[axis];
-}
-DEVICE bool is_inside(const WindowsAt& w, int axis, i64 at) { return (u64)at < (u64)w.size[axis]; }
+template <int AXIS> struct window {
+    static constexpr PLACE KERNEL = AXIS == 0 ? KERNEL_0 : KERNEL_1;
+    static constexpr PLACE STRIDE = AXIS == 0 ? STRIDE_0 : STRIDE_1;
+    static constexpr PLACE PADDING = AXIS == 0 ? PADDING_0 : PADDING_1;
+    // Windows that may reach a place, at most.
+    static constexpr PLACE REACHING = (KERNEL + STRIDE - 1) / STRIDE;
 
-// The first window that may reach a place, and the last one.
-DEVICE i64 first_window(const WindowsAt& w, int axis, i64 at) {
-    const i64 behind = at + w.padding[axis] - w.dilation[axis] * (w.kernel[axis] - 1);
-    return behind <= 0 ? 0 : (behind + w.stride[axis] - 1) / w.stride[axis];
-}
-DEVICE i64 last_window(const WindowsAt& w, int axis, i64 at) {
-    const i64 last = (at + w.padding[axis]) / w.stride[axis];
-    return last < w.count[axis] ? last : w.count[axis] - 1;
-}
+    // Where window i begins; before the image in the padding.
+    static DEVICE PLACE begin(PLACE i) { return i * STRIDE - PADDING; }
+    // The first window that may reach a place, and the last of `count`.
+    static DEVICE PLACE first(PLACE at) {
+        const PLACE behind = at + PADDING - (KERNEL - 1);
+        return behind <= 0 ? 0 : (behind + STRIDE - 1) / STRIDE;
+    }
+    static DEVICE PLACE last(PLACE at, PLACE count) { return min((at + PADDING) / STRIDE, count - 1); }
+    // How many elements of window i lie in an image of `size`.
+    static DEVICE PLACE length(PLACE i, PLACE size) {
+        return min(begin(i) + KERNEL, size) - max(begin(i), (PLACE)0);
+    }
+};
 
-// Which element of window i a place is, or -1 if it is between two of them.
-DEVICE i64 element_of(const WindowsAt& w, int axis, i64 i, i64 at) {
-    const i64 behind = at + w.padding[axis] - i * w.stride[axis], k = behind / w.dilation[axis];
-    return k * w.dilation[axis] == behind ? k : -1;
-}
+// As many rounds of a loop of N as are worth their text.
+#define ROUNDS(N) ((N) < 32 ? (int)(N) : 32)

@@ -1,6 +1,5 @@
 //! Windows that move over images `[N, C, H, W]`: of convolutions and of pooling.
 
-use crate::device::cuda::params;
 use crate::error::{Error, Result};
 
 /// The CUDA functions over windows. They come before the source of an operation.
@@ -54,32 +53,5 @@ impl Window {
         (i * self.stride[axis] + k * self.dilation[axis])
             .checked_sub(self.padding[axis])
             .filter(|&at| at < size)
-    }
-}
-
-params! {
-    /// Where windows lie.
-    pub(crate) struct WindowsAt {
-        kernel: [i64; 2],
-        stride: [i64; 2],
-        padding: [i64; 2],
-        dilation: [i64; 2],
-        /// The size of an image, and the number of windows over it.
-        size: [i64; 2],
-        count: [i64; 2],
-    }
-}
-
-impl WindowsAt {
-    pub(crate) fn new(window: &Window, size: [usize; 2], count: [usize; 2]) -> WindowsAt {
-        let signed = |n: [usize; 2]| n.map(|n| n as i64);
-        WindowsAt {
-            kernel: signed(window.kernel),
-            stride: signed(window.stride),
-            padding: signed(window.padding),
-            dilation: signed(window.dilation),
-            size: signed(size),
-            count: signed(count),
-        }
     }
 }

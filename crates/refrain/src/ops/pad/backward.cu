@@ -42,6 +42,17 @@ DEVICE Places places_of(INDEX i, INDEX size, INDEX before, INDEX after) {
     return p;
 }
 
+// Adds the copies of an element, the last axis in the inner loop, which begin at `from` along the axes before D.
+template <int D, typename C> DEVICE void add_copies(C& sum, const PadBackwardArgs& p, const Places* places, u64 from) {
+    if constexpr (D == RANK) {
+        sum += to<C>(p.d[from]);
+    } else {
+        for (INDEX k = 0; k < places[D].many; k++) {
+            add_copies<D + 1>(sum, p, places, from + (u64)places[D].at(k) * p.strides[D]);
+        }
+    }
+}
+
 KERNEL(pad_backward, PadBackwardArgs, p) {
     typedef arithmetic<ELEMENT>::type C;
     const INDEX step = (INDEX)gridDim.x * blockDim.x;
@@ -61,17 +72,7 @@ KERNEL(pad_backward, PadBackwardArgs, p) {
         if (all == 1) {
             sum = to<C>(p.d[from]);
         } else {
-            for (INDEX t = 0; t < all; t++) {
-                rest = t;
-                from = 0;
-                #pragma unroll
-                for (int d = RANK - 1; d >= 0; d--) {
-                    const INDEX q = rest / places[d].many;
-                    from += (u64)places[d].at(rest - q * places[d].many) * p.strides[d];
-                    rest = q;
-                }
-                sum += to<C>(p.d[from]);
-            }
+            add_copies<0>(sum, p, places, 0);
         }
         put<ADD>(p.y + at, sum);
     }

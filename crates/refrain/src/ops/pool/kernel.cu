@@ -1,4 +1,4 @@
-// The largest element or the mean of each window. Constants: KIND, one of those below; ELEMENT; INDEX.
+// The largest element or the mean of each window. Constants: KIND, one of those below; ELEMENT; INDEX; those of windows.
 
 #define MAX 1
 // The mean of the elements in the image, or of all, those in the padding as zeros.
@@ -7,33 +7,44 @@
 
 KERNEL(pool, PoolArgs, p) {
     typedef arithmetic<ELEMENT>::type C;
-    const WindowsAt& w = p.windows;
-    const INDEX rows = (INDEX)w.count[0], columns = (INDEX)w.count[1], step = (INDEX)gridDim.x * blockDim.x;
+    typedef window<0> Rows;
+    typedef window<1> Columns;
+    const PLACE height = (PLACE)p.size[0], width = (PLACE)p.size[1];
+    const INDEX rows = (INDEX)p.count[0], columns = (INDEX)p.count[1], step = (INDEX)gridDim.x * blockDim.x;
     for (INDEX at = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; at < (INDEX)p.n; at += step) {
         const INDEX q = at / columns, column = at - q * columns, plane = q / rows, row = q - plane * rows;
-        const ELEMENT* x = p.x + (u64)plane * w.size[0] * w.size[1];
-        i64 top = place_of(w, 0, row, 0), left = place_of(w, 1, column, 0);
-        const i64 bottom = min(top + w.kernel[0], w.size[0]), right = min(left + w.kernel[1], w.size[1]);
-        top = max(top, 0ll), left = max(left, 0ll);
+        const ELEMENT* x = p.x + (u64)plane * (u64)(p.size[0] * p.size[1]);
+        const PLACE top = Rows::begin((PLACE)row), left = Columns::begin((PLACE)column);
 #if KIND == MAX
-        i64 best = top * w.size[1] + left;
+        PLACE best = max(top, (PLACE)0) * width + max(left, (PLACE)0);
         C most = to<C>(x[best]);
-        for (i64 i = top; i < bottom; i++) {
-            for (i64 j = left; j < right; j++) {
-                const i64 place = i * w.size[1] + j;
+#else
+        C sum = (C)0;
+#endif
+        #pragma unroll ROUNDS(KERNEL_0)
+        for (PLACE a = 0; a < Rows::KERNEL; a++) {
+            const PLACE i = top + a;
+            if (i < 0 || i >= height) continue;
+            #pragma unroll ROUNDS(KERNEL_1)
+            for (PLACE b = 0; b < Columns::KERNEL; b++) {
+                const PLACE j = left + b;
+                if (j < 0 || j >= width) continue;
+                const PLACE place = i * width + j;
                 const C v = to<C>(x[place]);
+#if KIND == MAX
                 if (v > most || (is_nan(v) && !is_nan(most))) most = v, best = place;
+#else
+                sum += v;
+#endif
             }
         }
+#if KIND == MAX
         p.y[at] = x[best];
         p.places[at] = best;
 #else
-        C sum = (C)0;
-        for (i64 i = top; i < bottom; i++) {
-            for (i64 j = left; j < right; j++) sum += to<C>(x[i * w.size[1] + j]);
-        }
-        const double count = KIND == MEAN_OF_ALL ? (double)w.kernel[0] * (double)w.kernel[1]
-                                                 : (double)((bottom - top) * (right - left));
+        const double all = (double)Rows::KERNEL * (double)Columns::KERNEL;
+        const double count = KIND == MEAN_OF_ALL ? all
+            : (double)Rows::length((PLACE)row, height) * (double)Columns::length((PLACE)column, width);
         p.y[at] = from<ELEMENT>(sum / (C)count);
 #endif
     }
