@@ -53,21 +53,23 @@ pub(crate) fn rounded(t: &Tensor) -> Result<Tensor> {
             let shape = Shape::from([bytes / t.dtype().size()]);
             let whole = Tensor::from_parts(t.storage().clone(), Layout::contiguous(shape), t.dtype());
             let watch = Watch::new(t.storage(), 0..bytes);
-            let copy = no_grad(|| whole.to_dtype(DType::BF16))?;
-            ROUNDED.with_borrow_mut(|all| {
-                all.retain(|r| r.is_current() && !r.watch.is_last());
-                all.push(Rounded { watch, copy: copy.clone() });
+            // Before the copy is made, so that it may take their memory. Tensors must be dropped while nothing is borrowed.
+            let _unneeded: Vec<Rounded> = ROUNDED.with_borrow_mut(|all| {
+                all.extract_if(.., |r| !r.is_current() || r.watch.is_last()).collect()
             });
+            let copy = no_grad(|| whole.to_dtype(DType::BF16))?;
+            ROUNDED.with_borrow_mut(|all| all.push(Rounded { watch, copy: copy.clone() }));
             copy
         }
     };
     Ok(Tensor::from_parts(copy.storage().clone(), t.layout().clone(), DType::BF16))
 }
 
-/// An f32 operand of a product in bf16, without history. A copy of its whole storage serves other products, too: it is made of a
-/// parameter, which lies beside others, and of what is all of its storage.
+/// An f32 operand of a product in bf16, without history. A copy of its whole storage serves other products, too: it is made if the
+/// storage is no larger than the operand, and of a parameter, which lies beside others. A view of a part is copied each time, unless there is
+/// a copy of the whole.
 pub(crate) fn rounded_operand(t: &Tensor) -> Result<Tensor> {
-    let is_whole = t.storage().bytes() == t.numel() * t.dtype().size();
+    let is_whole = t.storage().bytes() <= t.numel() * t.dtype().size();
     match is_whole || t.is_leaf() || kept(t).is_some() {
         true => rounded(t),
         false => no_grad(|| t.to_dtype(DType::BF16)),
@@ -84,7 +86,15 @@ pub(crate) fn promoted(operands: &[&Tensor]) -> Result<Option<SmallVec<[Tensor; 
     {
         return Ok(None);
     }
-    let wide = |t: &&Tensor| if t.dtype() == DType::BF16 { t.to_dtype(DType::F32) } else { Ok((*t).clone()) };
+    // What an axis repeats is converted once.
+    let once = |t: &Tensor| {
+        let repeats = (0..t.rank()).filter(|&i| t.strides()[i] == 0 && t.dims()[i] > 1);
+        repeats.into_iter().try_fold(t.clone(), |t, i| t.narrow(i as isize, 0, 1))
+    };
+    let wide = |t: &&Tensor| match t.dtype() {
+        DType::BF16 => once(t)?.to_dtype(DType::F32)?.broadcast_to(t.shape()),
+        _ => Ok((*t).clone()),
+    };
     operands.iter().map(wide).collect::<Result<_>>().map(Some)
 }
 

@@ -46,6 +46,13 @@ pub(crate) fn apply_all_on<O: Op>(
     Ok(outputs)
 }
 
+/// [`apply_all_on`] for the first result.
+pub(crate) fn apply_on<O: Op>(op: O, inputs: &[&Tensor], operands: &[&Tensor]) -> Result<Tensor> {
+    let name = op.name();
+    let first = apply_all_on(op, inputs, operands)?.into_iter().next();
+    first.ok_or_else(|| Error::internal(name, "no result"))
+}
+
 /// Runs an operation that has no gradient. While a step is recorded, it runs once for the values of its operand: until something
 /// writes to that, the next one of the same `text` has the same results. So nobody may write to them.
 pub(crate) fn apply_once<O: Op>(

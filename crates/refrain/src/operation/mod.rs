@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 pub use custom::custom_op;
 
 pub(crate) use apply::{
-    accumulate_into, apply, apply_all, apply_all_on, apply_into, apply_into_on, apply_once, two,
+    accumulate_into, apply, apply_all, apply_all_on, apply_into, apply_into_on, apply_on, apply_once, two,
 };
 pub(crate) use execute::{Dest, execute, runs_on_host, spans_apart};
 

@@ -60,7 +60,7 @@ fn norm(x: &Tensor, p: f64, axes: Axes, keepdim: bool) -> Result<Tensor> {
 
 impl Tensor {
     /// A gated linear unit: the first half along an axis times the sigmoid of the second (Dauphin et al., ICML 2017). The axis of the
-    /// result is half as long. For floats.
+    /// result is half as long. For floats; in 16 bits the sigmoid is rounded, and then the product.
     ///
     /// # Errors
     /// If the axis is out of range or its size is odd.

@@ -68,6 +68,6 @@ pub(crate) mod windows;
 // For operations, which take it from `super`.
 pub(crate) use crate::operation::{
     Dest, Needs, OnTape, Op, Spec, Specs, accumulate_into, apply, apply_all, apply_all_on, apply_into,
-    apply_into_on, apply_once, execute, runs_on_host, spans_apart, two,
+    apply_into_on, apply_on, apply_once, execute, runs_on_host, spans_apart, two,
 };
 pub(crate) use crate::tensor::{check_devices, check_dtypes};

@@ -28,12 +28,12 @@ impl FalseDependencies {
     /// `waits` are the launches that each launch waits for while every temporary has bytes of its own; `touching` are, for each
     /// temporary, the launches that touch it.
     pub(super) fn new(lives: &[Life], touching: &[Vec<usize>], waits: &[Vec<usize>]) -> FalseDependencies {
-        FalseDependencies::beginning(lives, touching, waits, &levels(waits).0)
+        FalseDependencies::with_earliest(lives, touching, waits, &levels(waits).0)
     }
 
-    /// The same while launches begin only after as many others as in `earliest`, for example because of false dependencies of a plan,
-    /// which may have become a chain although each alone has enough slack.
-    pub(super) fn beginning(
+    /// The same, if each launch begins only after a chain of so many others. False dependencies of a plan can make such chains, although
+    /// each of them alone has enough slack.
+    pub(super) fn with_earliest(
         lives: &[Life],
         touching: &[Vec<usize>],
         waits: &[Vec<usize>],

@@ -18,10 +18,11 @@ pub(super) const ALIGNMENT: usize = 256;
 pub(super) const FEW: usize = 4096;
 
 /// How much larger the block may become so that there are fewer false dependencies: this part of it, or the next one where the first
-/// does not halve what they lack of slack; and at most so many bytes.
+/// does not halve what they lack of slack.
 pub(super) const GROWTH: [usize; 2] = [16, 8];
 /// The same where they make the longest chain of launches longer.
 pub(super) const LARGE_GROWTH: [usize; 1] = [8];
+/// It becomes larger by at most so many bytes.
 const GROWTH_BYTES: usize = 64 << 20;
 
 /// The lifetime and size of a temporary.

@@ -11,8 +11,10 @@ use crate::device::cuda::MmaKind;
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::error::{Error, Result};
 
-/// A step is planned so often at most. Each plan avoids what made the longest chain of the one before longer.
-const MOST_PLANS: usize = 4;
+/// A step is planned again so often at most, if it has no more temporaries than this. Each plan avoids what made the longest chain of the
+/// ones before longer.
+const MOST_REPLANS: usize = 4;
+const FEW_TO_REPLAN: usize = 1024;
 
 fn longest_chain(waits: &[Vec<usize>]) -> usize {
     chains_before(waits).into_iter().max().map_or(0, |before| before + 1)
@@ -131,7 +133,7 @@ impl Program {
         let plan = plan.ok_or_else(|| too_large(&recorded, &lives))?;
         let mut program = Program { recorded, fused, order, live, lives, plan, waits: Vec::new(), index };
         program.waits = edges(&program.touches());
-        if let Some(apart) = apart.filter(|_| alive.len() <= FEW / 4) {
+        if let Some(apart) = apart.filter(|_| alive.len() <= FEW_TO_REPLAN) {
             program.shorten(&alive, &touching, &apart);
         }
         verify::planned(&program)?;
@@ -144,13 +146,20 @@ impl Program {
         let shortest = longest_chain(apart);
         let mut earliest = chains_before(apart);
         let mut waits = self.waits.clone();
-        for _ in 0..MOST_PLANS {
+        for _ in 0..MOST_REPLANS {
             if longest_chain(&self.waits) <= shortest {
                 return;
             }
             // What any of the plans made late stays late, so that the next one does not go back to the one before.
-            earliest.iter_mut().zip(chains_before(&waits)).for_each(|(at, planned)| *at = planned.max(*at));
-            let avoided = FalseDependencies::beginning(lives, touching, apart, &earliest);
+            let mut is_later = false;
+            for (at, planned) in earliest.iter_mut().zip(chains_before(&waits)) {
+                is_later |= planned > *at;
+                *at = planned.max(*at);
+            }
+            if !is_later {
+                return;
+            }
+            let avoided = FalseDependencies::with_earliest(lives, touching, apart, &earliest);
             let Some(plan) = plan_for_overlap(lives, &avoided, &LARGE_GROWTH) else { return };
             let before = std::mem::replace(&mut self.plan, plan);
             waits = edges(&self.touches());

@@ -10,7 +10,8 @@ use super::dtype::DType;
 /// Under [`Precision::Bf16`] activations are bf16 and parameters stay f32, by the rule of PyTorch's autocast
 /// (`torch.autocast` with bfloat16; Micikevicius et al., "Mixed Precision Training", ICLR 2018). Weights and biases of
 /// linear layers are read from bf16 copies, which [`with_precision`](crate::with_precision) keeps until its closure ends or the parameters are
-/// written to: one launch makes those of all parameters that lie in one storage, as a model's do.
+/// written to: one launch makes those of all parameters that lie in one storage, as a model's do. On a GPU so are f32 factors of
+/// large products, and f32 inputs of wide layers.
 ///
 /// | becomes bf16 | |
 /// | --- | --- |
@@ -29,7 +30,7 @@ use super::dtype::DType;
 /// Every other operation keeps the dtype of its operands: elementwise operations, dropout, norms and softmax of bf16
 /// give bf16. This differs from autocast, which computes norms and softmax in f32. As with autocast, what a product made bf16 may meet
 /// f32: an elementwise operation of two operands, [`where_cond`](crate::Tensor::where_cond), [`concat`](crate::Tensor::concat) and
-/// [`stack`](crate::Tensor::stack) of bf16 and f32 are computed in f32 and give f32. Other operations refuse such operands, and so do
+/// [`stack`](crate::Tensor::stack) of bf16 and f32 are computed in f32 and give f32; so does f32 to which bf16 is added in place. Other operations refuse such operands, and so do
 /// these under other precisions; convert one with [`Tensor::to_dtype`](crate::Tensor::to_dtype).
 ///
 /// On the CPU the same program runs in f32 arithmetic; what is in memory is rounded in the same way. Inside

@@ -115,13 +115,17 @@ impl Op for Concat {
     }
 }
 
-fn concat(tensors: &[&Tensor], axis: isize) -> Result<Concat> {
+/// The operation, and its operands in one dtype.
+fn concat<T: Borrow<Tensor>>(tensors: &[T], axis: isize) -> Result<(Concat, SmallVec<[Tensor; 8]>)> {
     const OP: &str = Concat::NAME;
+    let tensors = list(tensors);
     let first = tensors.first().ok_or_else(|| Error::invalid(OP, "no tensors; pass at least one"))?;
     if first.rank() == 0 {
         return Err(Error::invalid(OP, "scalars have no axis to concatenate along; use stack"));
     }
-    Ok(Concat::new(OP, resolve_axis(OP, axis, first.rank())?, tensors))
+    let op = Concat::new(OP, resolve_axis(OP, axis, first.rank())?, &tensors);
+    let wide = promoted(&tensors)?;
+    Ok((op, wide.unwrap_or_else(|| tensors.iter().map(|&t| t.clone()).collect())))
 }
 
 /// The operation, and its operands with a new axis of size 1.
@@ -143,8 +147,9 @@ fn list<T: Borrow<Tensor>>(tensors: &[T]) -> SmallVec<[&Tensor; 8]> {
 }
 
 impl Tensor {
-    /// Concatenates tensors, or references to tensors, along an existing axis. For every dtype. All tensors must have the same dtype (under
-    /// [`Precision::Bf16`](crate::Precision::Bf16) f32 and bf16 may be mixed, which gives f32), and the same shape except along `axis`. A negative axis counts from the last one.
+    /// Concatenates tensors, or references to tensors, along an existing axis. For every dtype. All tensors must have the same
+    /// dtype (under [`Precision::Bf16`](crate::Precision::Bf16) f32 and bf16 may be mixed, which gives f32), and the same shape
+    /// except along `axis`. A negative axis counts from the last one.
     ///
     /// # Errors
     /// If there are no tensors, they are scalars, or shapes or dtypes do not match.
@@ -159,18 +164,14 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn concat<T: Borrow<Tensor>>(tensors: &[T], axis: isize) -> Result<Tensor> {
-        let tensors = &*list(tensors);
-        let wide = promoted(tensors)?;
-        let wide = wide.as_ref().map(|wide| list(wide));
-        apply(concat(tensors, axis)?, wide.as_deref().unwrap_or(tensors))
+        let (op, operands) = concat(tensors, axis)?;
+        apply(op, &list(&operands))
     }
 
     /// [`Tensor::concat`] into the memory of `dst`.
     pub fn concat_into<T: Borrow<Tensor>>(tensors: &[T], axis: isize, dst: &Tensor) -> Result<()> {
-        let tensors = &*list(tensors);
-        let wide = promoted(tensors)?;
-        let wide = wide.as_ref().map(|wide| list(wide));
-        apply_into(concat(tensors, axis)?, wide.as_deref().unwrap_or(tensors), dst)
+        let (op, operands) = concat(tensors, axis)?;
+        apply_into(op, &list(&operands), dst)
     }
 
     /// Stacks tensors of one shape, or references to them, along a new axis, which is inserted before `axis` (from `-rank - 1` to `rank`).

@@ -7,11 +7,11 @@ use smallvec::{SmallVec, smallvec};
 
 use super::linear::parameter_gradients;
 use super::recurrent::{of_precision, operands, states_before};
-use super::{Op, Spec, Specs, apply_all_on, apply_into_on};
+use super::{Op, Spec, Specs, apply_into_on, apply_on};
 use crate::autograd::{Gradients, Saves, is_grad_enabled};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernels::recurrent::cuda::{Pass, workspace};
 use crate::kernels::recurrent::{Cell, Sizes};
 use crate::precision::precision;
@@ -136,8 +136,7 @@ impl Tensor {
         let (op, inputs) = gru(&x, weight, bias, &initial);
         let operands = operands(op.precision, &inputs)?;
         let operands: SmallVec<[&Tensor; 5]> = operands.iter().collect();
-        let y = apply_all_on(op, &inputs, &operands)?.into_iter().next();
-        y.ok_or_else(|| Error::internal(Gru::NAME, "no result"))
+        apply_on(op, &inputs, &operands)
     }
 
     /// [`Tensor::gru`] into the memory of `dst`.

@@ -1,4 +1,4 @@
-//! `index_select` and its adjoint on CUDA.
+//! `index_select`, `index_add` and `index_reduce` on CUDA.
 
 use super::reduce::{IndexReduction, Reduction};
 use crate::device::Launch;

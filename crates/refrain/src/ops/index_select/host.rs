@@ -1,4 +1,4 @@
-//! `index_select` and its adjoint on the CPU.
+//! `index_select`, `index_add` and `index_reduce` on the CPU.
 
 use super::reduce::{IndexReduction, Reduction};
 use crate::device::HostArgs;
@@ -7,7 +7,7 @@ use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
 use crate::kernels::positions::{Position, check_range, missing, pick};
 
-/// Columns that are summed together, in registers or the L1 cache.
+/// Columns that are reduced together, in registers or the L1 cache.
 const COLUMNS: usize = 64;
 /// Elements of a result that are selected at a time.
 const PIECE: usize = 4096;

@@ -89,9 +89,11 @@ impl Op for IndexReduce {
     fn saves(&self, needs: &[bool]) -> Saves {
         match self.reduction {
             Reduction::Sum => Saves::default().input_if(1, needs[0]),
-            Reduction::Extreme { include_self, .. } => {
+            // The gradient of a base that joins nothing depends on the index alone.
+            Reduction::Extreme { include_self, .. } if include_self || needs[0] => {
                 Saves::default().input(0).input(1).input_if(2, include_self).output(0)
             }
+            Reduction::Extreme { .. } => Saves::default().input(1),
         }
     }
 
@@ -155,34 +157,42 @@ impl IndexReduce {
 
     /// All elements that are the extreme of a position share its gradient.
     fn extreme_backward(&self, g: &mut Gradients<'_>, grad: &Tensor, include_self: bool) -> Result<()> {
-        let (source, index, y) = (g.input(0)?, g.input(1)?, g.output(0)?);
-        // Counts of 16 bits would be wrong from 257 on.
-        let dtype = if grad.dtype().size() < 4 { DType::F32 } else { grad.dtype() };
-        let pick = |x: &Tensor| apply(IndexSelect::along(self.axis), &[x, &index]);
+        let index = g.input(1)?;
         let count = |onto: &Tensor, of: &Tensor| onto.index_add(self.axis as isize, &index, of);
-        let is_extreme = source.eq(&pick(&y)?)?.to_dtype(dtype)?;
-        let base_is = if include_self {
-            y.eq(&g.input(2)?)?.to_dtype(dtype)?
-        } else {
-            Tensor::zeros(y.shape(), dtype, y.device())?
-        };
-        let share = grad.to_dtype(dtype)?.div(&count(&base_is, &is_extreme)?)?;
-        if g.needs(0) {
-            g.add(0, pick(&share)?.mul(&is_extreme)?.to_dtype(grad.dtype())?)?;
+        if include_self || g.needs(0) {
+            let (source, y) = (g.input(0)?, g.output(0)?);
+            // Counts of 16 bits would be wrong from 257 on.
+            let dtype = if grad.dtype().size() < 4 { DType::F32 } else { grad.dtype() };
+            let pick = |x: &Tensor| apply(IndexSelect::along(self.axis), &[x, &index]);
+            let is_extreme = ties(&source, &pick(&y)?)?.to_dtype(dtype)?;
+            let base_is = match include_self {
+                true => ties(&g.input(2)?, &y)?.to_dtype(dtype)?,
+                false => Tensor::zeros(y.shape(), dtype, y.device())?,
+            };
+            let share = grad.to_dtype(dtype)?.div(&count(&base_is, &is_extreme)?)?;
+            if g.needs(0) {
+                g.add(0, pick(&share)?.mul(&is_extreme)?.to_dtype(grad.dtype())?)?;
+            }
+            if include_self && g.needs(2) {
+                g.add(2, share.mul(&base_is)?.to_dtype(grad.dtype())?)?;
+            }
         }
-        if !g.needs(2) {
+        if include_self || !g.needs(2) {
             return Ok(());
         }
-        if include_self {
-            return g.add(2, share.mul(&base_is)?.to_dtype(grad.dtype())?);
-        }
-        let mut slices = vec![1; y.rank()];
+        let mut slices = vec![1; self.shape.rank()];
         slices[self.axis] = self.shape[self.axis];
-        let none = Tensor::zeros(&slices[..], DType::F32, y.device())?;
+        let none = Tensor::zeros(&slices[..], DType::F32, grad.device())?;
         slices[self.axis] = index.numel();
-        let is_named = count(&none, &Tensor::ones(&slices[..], DType::F32, y.device())?)?.gt_scalar(0.0)?;
+        let is_named =
+            count(&none, &Tensor::ones(&slices[..], DType::F32, grad.device())?)?.gt_scalar(0.0)?;
         g.add(2, grad.masked_fill(&is_named, 0.0)?)
     }
+}
+
+/// Whether elements are the extremes of their positions. A NaN is that of a position with a NaN.
+fn ties(x: &Tensor, extremes: &Tensor) -> Result<Tensor> {
+    x.eq(extremes)?.logical_or(&x.isnan()?.logical_and(&extremes.isnan()?)?)
 }
 
 fn index_add(x: &Tensor, axis: isize, index: &Tensor) -> Result<IndexReduce> {
@@ -266,7 +276,8 @@ impl Tensor {
         index_reduce(self, axis, index, reduction, include_self)?.with_order(&[source, index, self], apply)
     }
 
-    /// [`Tensor::index_reduce`] into the memory of `dst` (which may be this tensor).
+    /// [`Tensor::index_reduce`] into the memory of `dst` (which may be this tensor; with `include_self`, there is no backward pass then,
+    /// because it reads what was there before).
     pub fn index_reduce_into(
         &self,
         axis: isize,

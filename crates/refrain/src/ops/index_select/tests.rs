@@ -444,6 +444,19 @@ fn gradients_of_extremes_agree_with_finite_differences_and_are_shared() {
             };
             assert_eq!(gradients(true), [vec![0.5, 1.0, 1.0, 0.0, 1.0], vec![0.5, 0.5, 0.0, 0.0, 0.0, 0.5]]);
             assert_eq!(gradients(false), [vec![0.0, 1.0, 1.0, 0.0, 0.0], vec![0.5, 1.0, 0.0, 1.0, 0.0, 0.5]]);
+            // A NaN is the extreme, as of `max`.
+            let (x, source) =
+                (given(&[1.0, 2.0, f64::NAN, 4.0, 5.0]), given(&[f64::NAN, 6.0, 1.0, 4.0, 7.0, 1.0]));
+            let y = x.index_reduce(0, &index, &source, IndexReduction::Amax, true).unwrap();
+            y.sum(()).unwrap().backward().unwrap();
+            assert_eq!(values(&x.grad().unwrap()), [0.0, 1.0, 1.0, 0.0, 1.0]);
+            assert_eq!(values(&source.grad().unwrap()), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+            // What its gradient does not need is not kept: the source may change.
+            let (x, source) = (given(&[1.0; 5]), given(&[1.0; 6]).detach());
+            let y = x.index_reduce(0, &index, &source, IndexReduction::Amin, false).unwrap();
+            source.fill(3.0).unwrap();
+            y.sum(()).unwrap().backward().unwrap();
+            assert_eq!(values(&x.grad().unwrap()), [0.0, 1.0, 1.0, 0.0, 0.0]);
         }
     }
 }

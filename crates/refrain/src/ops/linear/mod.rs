@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::reduce;
 use super::unary::{Unary, UnaryBackward};
-use super::{Op, Spec, Specs, apply, apply_all_on, apply_into, apply_into_on};
+use super::{Op, Spec, Specs, apply, apply_into, apply_into_on, apply_on};
 use crate::activation::Activation;
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
@@ -26,6 +26,7 @@ const LEAST_WORK_APART: usize = 1 << 32;
 /// H200, and the library's product 27.
 const LEAST_WORK_APART_IN_TF32: usize = 1 << 29;
 const LONG_SUM_IN_TF32: usize = 256;
+
 impl Activation {
     /// The activation as an operation of its own.
     fn unary(self) -> Option<Unary> {
@@ -67,7 +68,8 @@ impl Linear {
         let rounds = self.precision == Precision::Bf16 && dtype == DType::BF16;
         let columns = w.dims().first().copied().unwrap_or(0);
         let is_wide = x.numel().saturating_mul(columns) >= LEAST_WORK_ROUNDED;
-        let rounds_input = is_wide && x.device().kind() != DeviceKind::Cpu;
+        let rounds_input =
+            w.dtype().is_parameter_of(dtype) && is_wide && x.device().kind() != DeviceKind::Cpu;
         let parameters = 1..2 + self.bias as usize;
         let operand = |(i, &t): (usize, &&Tensor)| match t.dtype() {
             DType::F32 if rounds && parameters.contains(&i) => rounded(t),
@@ -343,8 +345,7 @@ impl Tensor {
         let (op, inputs) = linear(self, weight, bias, activation, residual);
         let operands = op.operands(&inputs)?;
         let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
-        let y = apply_all_on(op, &inputs, &operands)?.into_iter().next();
-        y.ok_or_else(|| Error::internal(Linear::NAME, "no result"))
+        apply_on(op, &inputs, &operands)
     }
 
     /// [`Tensor::linear`] into the memory of `dst`.

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Needs, Op, Spec, Specs, apply, apply_all_on, apply_into, apply_into_on};
+use super::{Needs, Op, Spec, Specs, apply, apply_into, apply_into_on, apply_on};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::bf16_pairs::Bf16Pairs;
 use crate::device::cpu::numeric::{Real, Stored};
@@ -37,7 +37,8 @@ impl Matmul {
     /// The factors of a large product on a GPU in bf16, if the precision asks for it and one is f32: the library takes no factors of two
     /// dtypes. `a` is the first one in the batch of the result.
     fn rounded(&self, factors: [&Tensor; 2], a: &Tensor) -> Result<Option<[Tensor; 2]>> {
-        let rounds = self.precision == Precision::Bf16 && factors.iter().any(|t| t.dtype() == DType::F32);
+        let is_bf16 = |t: &&Tensor| self.precision.result(t.dtype()) == DType::BF16;
+        let rounds = factors.iter().all(is_bf16) && factors.iter().any(|t| t.dtype() == DType::F32);
         let columns = factors[1].dims().last().copied().unwrap_or(0);
         let is_large = a.numel().saturating_mul(columns) >= LEAST_WORK_ROUNDED;
         if !rounds || !is_large || a.device().kind() == DeviceKind::Cpu {
@@ -265,8 +266,7 @@ impl Tensor {
             None => apply(op, &[&a, &b]),
             Some([x, y]) => {
                 let (x, y) = prepare(&x, &y)?;
-                let y = apply_all_on(op, &[&a, &b], &[&x, &y])?.into_iter().next();
-                y.ok_or_else(|| Error::internal(Matmul::NAME, "no result"))
+                apply_on(op, &[&a, &b], &[&x, &y])
             }
         }
     }

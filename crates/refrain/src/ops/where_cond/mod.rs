@@ -144,7 +144,8 @@ fn broadcast(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<[Tensor; 3]> 
 
 impl Tensor {
     /// `a` where this tensor (the condition) is true or nonzero, otherwise `b`. The condition is bool or u8. `a` and
-    /// `b` have one dtype, any. Shapes broadcast as in NumPy.
+    /// `b` have one dtype, any; under [`Precision::Bf16`](crate::Precision::Bf16) f32 and bf16 may be mixed, which gives f32. Shapes
+    /// broadcast as in NumPy.
     ///
     /// An element that is not chosen has no influence, even if it is NaN. Its gradient is 0.
     ///

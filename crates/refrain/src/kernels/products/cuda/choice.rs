@@ -319,11 +319,11 @@ pub(super) struct Lines {
     /// Lines that they sum side by side.
     pub(super) run: usize,
     /// Whether the narrow operand is loaded likewise.
-    pub(super) whole: bool,
+    pub(super) narrow_loads: bool,
 }
 
 impl Lines {
-    /// So many lines of a single load hide what it takes to begin a block.
+    /// With so many lines for a lane, the cost to start a block is hidden if each line is one load.
     const RUN: usize = 4;
 
     fn of(p: &Product, wide_is_a: bool) -> Lines {
@@ -333,11 +333,10 @@ impl Lines {
         let lanes = p.k.div_ceil(load).next_power_of_two().min(32);
         let blocks = (wide * p.batches()).div_ceil(SKINNY_THREADS / lanes);
         let run = if p.k <= lanes * load && blocks >= Lines::RUN * ENOUGH_TILES { Lines::RUN } else { 1 };
-        Lines { load, lanes, run, whole: load > 1 && narrow_along_k && other >= load }
+        Lines { load, lanes, run, narrow_loads: load > 1 && narrow_along_k && other >= load }
     }
 
-    /// Lines of a block.
-    fn rows(self) -> usize {
+    fn of_block(self) -> usize {
         SKINNY_THREADS / self.lanes * self.run
     }
 }
@@ -412,7 +411,7 @@ impl GemmKernel {
             GemmKernel::Tensor { tile, .. } => (tile.size(), DEPTH),
             GemmKernel::Groups { tile } => (tile.size(), tile.depth()),
             GemmKernel::Simt { tile } => (tile.size, tile.depth),
-            GemmKernel::Skinny { lines, .. } => ([lines.map_or(32, Lines::rows), usize::MAX], 64),
+            GemmKernel::Skinny { lines, .. } => ([lines.map_or(32, Lines::of_block), usize::MAX], 64),
         }
     }
 

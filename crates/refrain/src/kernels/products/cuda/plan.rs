@@ -148,8 +148,8 @@ pub(super) struct GemmPlan {
     pub(super) way: GemmKernel,
     /// Tiles along m and n.
     tiles: [usize; 2],
-    /// How many times there are so many tiles.
-    matrices: usize,
+    /// The tiles are repeated for each matrix of the batch; once if a block may have lines of several matrices.
+    repeats: usize,
     pub(super) cut: SplitK,
     /// How much of k a block sums.
     depth: usize,
@@ -186,21 +186,21 @@ impl GemmPlan {
 
     fn with(p: &Product, way: GemmKernel) -> GemmPlan {
         let (size, step) = way.tile();
-        let (tiles, matrices) = match way {
+        let (tiles, repeats) = match way {
             GemmKernel::Skinny { wide_is_a, lines, .. } => {
                 let wide = if wide_is_a { p.m } else { p.n };
                 // A block may have lines of several matrices.
-                let (lines, matrices) =
+                let (lines, repeats) =
                     if lines.is_some() { (wide * p.batches(), 1) } else { (wide, p.batches()) };
-                ([lines.div_ceil(size[0]), 1], matrices)
+                ([lines.div_ceil(size[0]), 1], repeats)
             }
             _ => ([p.m.div_ceil(size[0]), p.n.div_ceil(size[1]).max(1)], p.batches()),
         };
-        let cut = way.cut(p, tiles[0] * tiles[1] * matrices);
+        let cut = way.cut(p, tiles[0] * tiles[1] * repeats);
         let depth = if cut.parts == 1 { p.k } else { cut.steps * step };
         let even = !matches!(way, GemmKernel::Skinny { .. }) && p.n.is_multiple_of(size[1]);
         let b_cached = tiles[0] >= MANY_TILES && p.n * p.k * p.b.dtype.size() <= SMALL_MATRIX;
-        GemmPlan { way, tiles, matrices, cut, depth, aligned: aligned(p), even, b_cached }
+        GemmPlan { way, tiles, repeats, cut, depth, aligned: aligned(p), even, b_cached }
     }
 
     /// A plan of which each block sums all of k.
@@ -248,7 +248,7 @@ impl GemmPlan {
     }
 
     fn blocks(&self) -> usize {
-        self.tiles[0] * self.tiles[1] * self.matrices * self.cut.parts
+        self.tiles[0] * self.tiles[1] * self.repeats * self.cut.parts
     }
 
     fn grid(&self, p: &Product) -> Grid {
@@ -356,7 +356,7 @@ impl GemmPlan {
                         .int("LOAD", lines.load as i64)
                         .int("LANES", lines.lanes as i64)
                         .int("RUN", lines.run as i64)
-                        .flag("NARROW_LOADS", lines.whole),
+                        .flag("NARROW_LOADS", lines.narrow_loads),
                 }
             }
         }
@@ -564,8 +564,8 @@ pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, followers: Fol
     for p in &product.steppable() {
         let mut plan = GemmPlan::of(p, mma);
         plan.align(args, followers.tail);
-        let countable =
-            plan.blocks() <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
+        let countable = plan.blocks().max(p.batches()) <= i32::MAX as usize
+            && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
         if !countable {
             let message = format!(
                 "{} products of sizes {} x {} x {} are more than a kernel can count",
