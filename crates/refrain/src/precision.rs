@@ -53,10 +53,10 @@ pub(crate) fn rounded(t: &Tensor) -> Result<Tensor> {
             let shape = Shape::from([bytes / t.dtype().size()]);
             let whole = Tensor::from_parts(t.storage().clone(), Layout::contiguous(shape), t.dtype());
             let watch = Watch::new(t.storage(), 0..bytes);
-            // Before the copy is made, so that it may take their memory. Tensors must be dropped while nothing is borrowed.
-            let _unneeded: Vec<Rounded> = ROUNDED.with_borrow_mut(|all| {
+            // Before the copy is made, so that it may take their memory, and while nothing is borrowed.
+            drop::<Vec<Rounded>>(ROUNDED.with_borrow_mut(|all| {
                 all.extract_if(.., |r| !r.is_current() || r.watch.is_last()).collect()
-            });
+            }));
             let copy = no_grad(|| whole.to_dtype(DType::BF16))?;
             ROUNDED.with_borrow_mut(|all| all.push(Rounded { watch, copy: copy.clone() }));
             copy

@@ -29,8 +29,9 @@ pub struct SdpaOptions<'a> {
     /// tokens that came before: `keys - queries` aligns the mask to the end.
     pub past: usize,
     /// Which keys a query sees. Bool: `true` where it does. Float: added to the scores before the softmax, minus infinity
-    /// where it does not see a key. It is broadcast to `[batch, heads, queries, keys]` (without heads if the queries have
-    /// none). [`Tensor::sequence_mask`] makes one from the lengths of padded sequences.
+    /// where it does not see a key; it gets a gradient, so it may be learned, as a bias of relative positions is. It is broadcast
+    /// to `[batch, heads, queries, keys]` (without heads if the queries have none). [`Tensor::sequence_mask`] makes one from the
+    /// lengths of padded sequences.
     pub mask: Option<&'a Tensor>,
     /// Dropout of the softmax weights: the probability, and the generator of the mask.
     pub dropout: Option<(f64, &'a Generator)>,
