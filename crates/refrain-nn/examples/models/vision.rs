@@ -130,7 +130,7 @@ pub fn masked_autoencoder(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     let targets = images.reshape([batch, 3, side, patch, side, patch])?.permute(&[0, 2, 4, 3, 5, 1])?;
     let targets = targets.reshape([batch, count, 3 * patch * patch])?;
     Ok(Box::new(move |mode| {
-        let Mode::Train(random) = mode else { unreachable!("it is only trained") };
+        let random = mode.generator().expect("it is only trained");
         let order = random.uniform([batch, count], DType::F32)?.argsort(1, false)?;
         let inverse = order.argsort(1, false)?;
 
@@ -280,21 +280,8 @@ pub fn swin(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
 }
 
 /// Layer norm without parameters, then a scale and a shift of each image `[batch, 1, width]`.
-struct Modulated {
-    ones: Tensor,
-    zeros: Tensor,
-}
-
-impl Modulated {
-    fn new(width: usize, device: &Device) -> Result<Modulated> {
-        let ones = Tensor::ones([width], DType::F32, device)?;
-        Ok(Modulated { zeros: ones.zeros_like()?, ones })
-    }
-
-    fn forward(&self, x: &Tensor, shift: &Tensor, scale: &Tensor) -> Result<Tensor> {
-        let x = x.layer_norm(&self.ones, &self.zeros, 1e-6)?;
-        Ok(x.mul(&scale.add_scalar(1.0)?)?.add(shift)?)
-    }
+fn modulated(norm: &LayerNorm, x: &Tensor, shift: &Tensor, scale: &Tensor) -> Result<Tensor> {
+    Ok(norm.forward(x)?.mul(&scale.add_scalar(1.0)?)?.add(shift)?)
 }
 
 /// A linear layer that begins with zeros.
@@ -328,11 +315,11 @@ impl DiffusionBlock {
         })
     }
 
-    fn forward(&self, x: &Tensor, conditions: &Tensor, norm: &Modulated, mode: Mode<'_>) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, conditions: &Tensor, norm: &LayerNorm, mode: Mode<'_>) -> Result<Tensor> {
         let parts = modulation(&self.modulation, conditions, 6)?;
-        let y = self.attention.forward(&norm.forward(x, &parts[0], &parts[1])?, mode)?;
+        let y = self.attention.forward(&modulated(norm, x, &parts[0], &parts[1])?, mode)?;
         let x = x.add(&y.mul(&parts[2])?)?;
-        let y = self.ffn[0].forward(&norm.forward(&x, &parts[3], &parts[4])?)?.gelu_tanh()?;
+        let y = self.ffn[0].forward(&modulated(norm, &x, &parts[3], &parts[4])?)?.gelu_tanh()?;
         let y = self.ffn[1].forward(&y)?;
         Ok(x.add(&y.mul(&parts[5])?)?)
     }
@@ -355,7 +342,7 @@ pub fn diffusion_transformer(b: &ParameterBuilder, g: &Generator) -> Result<Loss
         .collect::<Result<Vec<_>>>()?;
     let last_modulation = zero_linear(&b.scope("last_modulation"), width, 2 * width)?;
     let head = zero_linear(&b.scope("head"), width, 2 * 2 * channels)?;
-    let norm = Modulated::new(width, g.device())?;
+    let norm = LayerNorm::without_parameters(b, width, 1e-6)?;
     let places = positions(side, width, g.device())?;
     // The part of the image's variance that is left at each time.
     let betas = Tensor::linspace(1e-4, 0.02, times, DType::F32, g.device())?;
@@ -363,7 +350,7 @@ pub fn diffusion_transformer(b: &ParameterBuilder, g: &Generator) -> Result<Loss
     let latents = g.normal(shape, DType::F32)?;
     let labels = ids(g, classes, &[batch])?;
     Ok(Box::new(move |mode| {
-        let Mode::Train(random) = mode else { unreachable!("it is only trained") };
+        let random = mode.generator().expect("it is only trained");
         let when = random.randint(0, times as i64, [batch])?;
         let noise = random.normal(shape, DType::F32)?;
         let left = left.index_select(0, &when)?.reshape([batch, 1, 1, 1])?;
@@ -379,7 +366,7 @@ pub fn diffusion_transformer(b: &ParameterBuilder, g: &Generator) -> Result<Loss
             x = block.forward(&x, &conditions, &norm, mode)?;
         }
         let parts = modulation(&last_modulation, &conditions, 2)?;
-        let y = head.forward(&norm.forward(&x, &parts[0], &parts[1])?)?;
+        let y = head.forward(&modulated(&norm, &x, &parts[0], &parts[1])?)?;
         let y = y.reshape([batch, side, side, 2, 2, channels])?.permute(&[0, 5, 1, 3, 2, 4])?;
         Ok(y.reshape(shape)?.mse_loss(&noise)?)
     }))

@@ -86,4 +86,12 @@ impl Mode<'_> {
     pub fn is_training(&self) -> bool {
         matches!(self, Mode::Train(_))
     }
+
+    /// The generator of random numbers, while this is training: for what a model draws itself, such as masks and noise.
+    pub fn generator(&self) -> Option<&Generator> {
+        match self {
+            Mode::Train(generator) => Some(generator),
+            Mode::Eval => None,
+        }
+    }
 }

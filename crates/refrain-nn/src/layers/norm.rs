@@ -11,9 +11,14 @@ use crate::parameters::{BatchRanks, Parameter, ParameterBuilder};
 /// Layer normalisation over the last dimension (Ba et al., 2016). The parameters `weight` and `bias` have the size of
 /// that dimension and start at 1 and 0.
 pub struct LayerNorm {
-    weight: Parameter,
-    bias: Parameter,
+    scale: Scale,
     eps: f64,
+}
+
+/// What normalised rows are multiplied by, and what is added to them.
+enum Scale {
+    Learned { weight: Parameter, bias: Parameter },
+    Fixed { ones: Tensor, zeros: Tensor },
 }
 
 impl LayerNorm {
@@ -22,11 +27,29 @@ impl LayerNorm {
     /// # Errors
     /// If the names are used already in this scope.
     pub fn new(builder: &ParameterBuilder, size: usize, eps: f64) -> Result<LayerNorm> {
-        Ok(LayerNorm {
-            weight: builder.parameter("weight", size, Init::Constant(1.0))?,
-            bias: builder.parameter("bias", size, Init::Constant(0.0))?,
-            eps,
-        })
+        let weight = builder.parameter("weight", size, Init::Constant(1.0))?;
+        let bias = builder.parameter("bias", size, Init::Constant(0.0))?;
+        Ok(LayerNorm { scale: Scale::Learned { weight, bias }, eps })
+    }
+
+    /// Without parameters (`elementwise_affine=False` in PyTorch): rows have the mean 0 and the variance 1. The scale and the shift then
+    /// come from elsewhere, as in a diffusion transformer.
+    ///
+    /// # Errors
+    /// If the device has no memory for two rows.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Tensor};
+    /// use refrain_nn::{LayerNorm, ParameterBuilder};
+    /// let device = Device::cpu();
+    /// let norm = LayerNorm::without_parameters(&ParameterBuilder::new(&device, DType::F32), 2, 0.0)?;
+    /// let x = Tensor::from_slice(&[1.0f32, 3.0], [1, 2], &device)?;
+    /// assert_eq!(norm.forward(&x)?.to_vec::<f32>()?, [-1.0, 1.0]);
+    /// # Ok::<(), refrain_nn::Error>(())
+    /// ```
+    pub fn without_parameters(builder: &ParameterBuilder, size: usize, eps: f64) -> Result<LayerNorm> {
+        let ones = Tensor::ones(size, builder.dtype(), builder.device())?;
+        Ok(LayerNorm { scale: Scale::Fixed { zeros: ones.zeros_like()?, ones }, eps })
     }
 
     /// `[.., size]` to the same shape.
@@ -34,7 +57,12 @@ impl LayerNorm {
     /// # Errors
     /// If the last size differs from that of the parameters, or the dtypes do not match (see [`Tensor::layer_norm`]).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(self, || Ok(x.layer_norm(self.weight.tensor()?, self.bias.tensor()?, self.eps)?))
+        in_layer(self, || match &self.scale {
+            Scale::Learned { weight, bias } => {
+                Ok(x.layer_norm(weight.tensor()?, bias.tensor()?, self.eps)?)
+            }
+            Scale::Fixed { ones, zeros } => Ok(x.layer_norm(ones, zeros, self.eps)?),
+        })
     }
 }
 
@@ -221,8 +249,17 @@ impl Norm {
 
 impl Layers for LayerNorm {
     fn layers(&self) -> LayerTree {
-        let tree = LayerTree::new("LayerNorm").setting("size", self.weight.shape().numel());
-        tree.setting("eps", self.eps).parameter(&self.weight).parameter(&self.bias)
+        let tree = LayerTree::new("LayerNorm");
+        match &self.scale {
+            Scale::Learned { weight, bias } => {
+                let tree = tree.setting("size", weight.shape().numel()).setting("eps", self.eps);
+                tree.parameter(weight).parameter(bias)
+            }
+            Scale::Fixed { ones, .. } => {
+                let tree = tree.setting("size", ones.numel()).setting("eps", self.eps);
+                tree.setting("parameters", false)
+            }
+        }
     }
 }
 
