@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torch_series_models import MODELS as SERIES
+from torch_series_models import MODELS as SERIES, trend_of
 from torch_vision_models import MODELS as VISION
 
 
@@ -71,11 +71,13 @@ class RotaryBlock(nn.Module):
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
-class Llama(nn.Module):
-    def __init__(self, device, vocabulary=32000, context=512, width=512, hidden=1376, batch=8):
+class RotaryText(nn.Module):
+    """A language model of blocks that take the cosines and sines of positions."""
+
+    def __init__(self, device, blocks, vocabulary, context, width, batch):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(RotaryBlock(width, hidden) for _ in range(4))
+        self.blocks = nn.ModuleList(blocks)
         self.norm, self.head = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, vocabulary, bias=False)
         self.cos, self.sin = angles(context, device)
         text = torch.randint(vocabulary, (batch, context + 1), device=device)
@@ -573,7 +575,7 @@ class Mamba(nn.Module):
 
 def decomposed(x):
     """The seasonal part of series, and their trend: means of 25 steps, with the ends repeated."""
-    trend = F.avg_pool1d(F.pad(x.transpose(1, 2), (12, 12), mode="replicate"), 25, stride=1).transpose(1, 2)
+    trend = trend_of(x.transpose(1, 2)).transpose(1, 2)
     return x - trend, trend
 
 
@@ -742,23 +744,6 @@ class ExpertBlock(nn.Module):
         return x + self.experts(self.norm2(x).flatten(0, 1)).view_as(x)
 
 
-class ExpertText(nn.Module):
-    def __init__(self, device, batch=16, context=256, width=512, hidden=1024, vocabulary=8000):
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(ExpertBlock(width, hidden) for _ in range(2))
-        self.norm, self.head = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, vocabulary, bias=False)
-        self.cos, self.sin = angles(context, device)
-        text = torch.randint(vocabulary, (batch, context + 1), device=device)
-        self.input, self.next = text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-    def forward(self):
-        x = self.tokens(self.input)
-        for block in self.blocks:
-            x = block(x, self.cos, self.sin)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), self.next.flatten())
-
-
 class EdgeAttention(nn.Module):
     def __init__(self, inputs, heads, width):
         super().__init__()
@@ -859,10 +844,10 @@ class Policy(nn.Module):
 MODELS = {
     "gpt of characters": lambda device: Gpt(device, vocabulary=65, context=256, width=384, layers=6, batch=64),
     "gpt of words": lambda device: Gpt(device, vocabulary=50257, context=256, width=512, layers=4, batch=16),
-    "llama": Llama,
+    "llama": lambda device: RotaryText(device, [RotaryBlock(512, 1376) for _ in range(4)], 32000, context=512, width=512, batch=8),
     "translation": Translation,
     "masked words": MaskedWords,
-    "experts": ExpertText,
+    "experts": lambda device: RotaryText(device, [ExpertBlock(512, 1024) for _ in range(2)], 8000, context=256, width=512, batch=16),
     "vision transformer": VisionTransformer,
     "resnet-18": ResNet,
     "autoencoder": Autoencoder,

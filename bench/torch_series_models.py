@@ -198,9 +198,14 @@ class Informer(nn.Module):
         return F.mse_loss(self.head(self.norm(x))[:, -self.horizon :], self.targets)
 
 
+def trend_of(x):
+    """Means of 25 steps of series [.., time], with the ends repeated."""
+    return F.avg_pool1d(F.pad(x, (12, 12), mode="replicate"), 25, stride=1)
+
+
 def decomposed(x):
     """The seasonal part of series `[.., time]`, and their trend: means of 25 steps, with the ends repeated."""
-    trend = F.avg_pool1d(F.pad(x, (12, 12), mode="replicate"), 25, stride=1)
+    trend = trend_of(x)
     return x - trend, trend
 
 

@@ -614,54 +614,6 @@ fn the_f32_input_of_wide_layers_is_rounded_once_for_all_of_them() {
     }
 }
 
-#[test]
-fn what_a_product_made_bf16_may_meet_f32_and_gives_f32() {
-    for device in devices() {
-        let narrow = leaf(&[3, 4], 1, BF16, &device);
-        let wide = leaf(&[4], 2, F32, &device);
-        let mask = tensor(&[1.0, 0.0, 1.0, 1.0], [4], DType::Bool, &device);
-        type Mixed = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
-        let operations: [(&str, Mixed); 6] = [
-            ("add", |a, b, _| a.add(b)),
-            ("div", |a, b, _| b.div(&a.square()?.add_scalar(1.0)?)),
-            ("maximum", |a, b, _| a.maximum(b)),
-            ("where_cond", |a, b, mask| mask.where_cond(a, b)),
-            ("concat", |a, b, _| Tensor::concat(&[a, &b.broadcast_to([2, 4])?, a], 0)),
-            ("stack", |a, b, _| Tensor::stack(&[&a.select(0, 1)?, b], 1)),
-        ];
-        for (name, run) in operations {
-            let gradients = |narrow: &Tensor, wide: &Tensor| {
-                [narrow, wide].iter().for_each(|t| t.zero_grad().unwrap());
-                let y = run(narrow, wide, &mask).unwrap();
-                assert_eq!(y.dtype(), F32, "{name}, {device}");
-                y.square().unwrap().sum(()).unwrap().backward().unwrap();
-                [&y, &narrow.grad().unwrap(), &wide.grad().unwrap()].map(Tensor::copy).map(Result::unwrap)
-            };
-            let mixed = with_precision(Precision::Bf16, || gradients(&narrow, &wide));
-            assert_eq!([1, 2].map(|i| mixed[i].dtype()), [BF16, F32], "{name}, {device}");
-            let converted = narrow.detach().to_dtype(F32).unwrap();
-            converted.set_requires_grad(true).unwrap();
-            // `div` squares in bf16 before the operands meet.
-            if name != "div" {
-                let expected = gradients(&converted, &wide);
-                for (mixed, expected) in mixed.iter().zip(&expected) {
-                    let expected = expected.to_dtype(mixed.dtype()).unwrap();
-                    assert_eq!(values(mixed), values(&expected), "{name}, {device}");
-                }
-            }
-            for precision in [Precision::F32, Precision::Tf32] {
-                let error = with_precision(precision, || run(&narrow, &wide, &mask)).unwrap_err();
-                assert!(matches!(error, Error::DTypeMismatch { .. }), "{name}, {device}: {error}");
-            }
-        }
-        let sum = Tensor::zeros([3, 4], F32, &device).unwrap();
-        with_precision(Precision::Bf16, || sum.add_assign(&narrow.detach())).unwrap();
-        assert_eq!(values(&sum), values(&narrow));
-        let half = narrow.detach().to_dtype(DType::F16).unwrap();
-        assert!(with_precision(Precision::Bf16, || half.add(&wide)).is_err(), "only bf16 is promoted");
-    }
-}
-
 /// A weight that stays f32 is rounded before a large product, and by the kernel of a smaller one. Both name the dtypes that were given.
 #[test]
 fn large_products_of_f32_operands_have_the_bits_of_rounded_ones() {

@@ -1,11 +1,12 @@
 //! Models that forecast several steps of series.
 
-use refrain::{Activation, Conv1dOptions, DType, Generator, PadMode, Pool1dOptions, SdpaOptions, Tensor};
+use refrain::{Activation, DType, Generator, Pool1dOptions, SdpaOptions, Tensor};
 use refrain_nn::{
-    AvgPool1d, Conv1d, Dropout, Embedding, Gru, GruCell, LayerNorm, Linear, Lstm, LstmState, Mlp, Mode,
+    AvgPool1d, Dropout, Embedding, Gru, GruCell, LayerNorm, Linear, Lstm, LstmState, Mlp, Mode,
     ParameterBuilder, Result,
 };
 
+use crate::series::{circular, trend};
 use crate::{Loss, ids};
 
 /// The norm of a residual and of what a gate lets through.
@@ -163,10 +164,9 @@ pub fn temporal_fusion(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     }))
 }
 
-/// The seasonal part of series `[.., time]`, and their trend: means of 25 steps, with the ends repeated.
+/// The seasonal part of series `[.., time]`, and their trend.
 fn decomposed(x: &Tensor) -> Result<(Tensor, Tensor)> {
-    let options = Pool1dOptions { stride: 1, ..Pool1dOptions::new(25) };
-    let trend = x.pad(&[(0, 0), (0, 0), (12, 12)], PadMode::Replicate)?.avg_pool1d(&options)?;
+    let trend = trend(x)?;
     Ok((x.sub(&trend)?, trend))
 }
 
@@ -218,9 +218,7 @@ impl Mixing {
 pub fn timemixer(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     let (batch, channels, length, horizon, width) = (128, 7, 96, 96, 16);
     let lengths = [length, length / 2, length / 4, length / 8];
-    let options = Conv1dOptions { padding: 1, ..Conv1dOptions::default() };
-    let embedding = Conv1d::without_bias(&b.scope("embedding"), 1, width, 3, options)?;
-    let embedding = embedding.padding_mode(PadMode::Circular);
+    let embedding = circular(&b.scope("embedding"), 1, width)?;
     let drop = Dropout::new(0.1)?;
     let pool = AvgPool1d(Pool1dOptions::new(2));
     let blocks = [

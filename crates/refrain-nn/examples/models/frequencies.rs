@@ -1,9 +1,10 @@
 //! Models of series that compute with their frequencies.
 
-use refrain::{Activation, Conv1dOptions, DType, Generator, PadMode, Pool1dOptions, Tensor};
+use refrain::{Activation, DType, Generator, Tensor};
 use refrain_nn::{Conv1d, Init, LayerNorm, Linear, ParameterBuilder, Result};
 
 use crate::Loss;
+use crate::series::{circular, trend};
 
 /// A linear layer of complex numbers, and ReLU. `real` has the real parts of its weight and bias, `imaginary` the imaginary parts.
 struct FrequencyMlp {
@@ -50,11 +51,9 @@ pub fn frets(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {
     }))
 }
 
-/// The seasonal part of series `[batch, length, width]`, and their trend: means of 25 steps, with the ends repeated.
+/// The seasonal part of series `[batch, length, width]`, and their trend.
 fn decomposed(x: &Tensor) -> Result<(Tensor, Tensor)> {
-    let options = Pool1dOptions { stride: 1, ..Pool1dOptions::new(25) };
-    let padded = x.transpose(1, 2)?.pad(&[(0, 0), (0, 0), (12, 12)], PadMode::Replicate)?;
-    let trend = padded.avg_pool1d(&options)?.transpose(1, 2)?;
+    let trend = trend(&x.transpose(1, 2)?)?.transpose(1, 2)?;
     Ok((x.sub(&trend)?, trend))
 }
 
@@ -156,13 +155,6 @@ impl DecoderLayer {
         let (x, third) = self.layer.feed_forward(&x)?;
         Ok((x, along_time(&self.trend, &first.add(&second)?.add(&third)?)?))
     }
-}
-
-/// A circular convolution of 3 steps, without bias.
-fn circular(b: &ParameterBuilder, inputs: usize, outputs: usize) -> Result<Conv1d> {
-    let options = Conv1dOptions { padding: 1, ..Conv1dOptions::default() };
-    let conv = Conv1d::without_bias(b, inputs, outputs, 3, options)?;
-    Ok(conv.padding_mode(PadMode::Circular))
 }
 
 /// The convolution of series `[batch, length, channels]`.

@@ -1,6 +1,6 @@
 //! Models of series.
 
-use refrain::{Conv1dOptions, DType, Generator, Interpolation, Pool1dOptions, Tensor};
+use refrain::{Conv1dOptions, DType, Generator, Interpolation, PadMode, Pool1dOptions, Tensor};
 use refrain_nn::{
     Conv1d, Dropout, Embedding, Gru, Init, Linear, Lstm, MaxPool1d, Parameter, ParameterBuilder, Result,
     RmsNorm,
@@ -35,6 +35,19 @@ pub fn temporal_convolutions(b: &ParameterBuilder, g: &Generator) -> Result<Loss
         let last = x.i((.., .., length - 1))?;
         Ok(head.forward(&last)?.mse_loss(&targets)?)
     }))
+}
+
+/// Means of 25 steps of series `[.., time]`, with the ends repeated.
+pub fn trend(x: &Tensor) -> Result<Tensor> {
+    let options = Pool1dOptions { stride: 1, ..Pool1dOptions::new(25) };
+    Ok(x.pad(&[(0, 0), (0, 0), (12, 12)], PadMode::Replicate)?.avg_pool1d(&options)?)
+}
+
+/// A circular convolution of 3 steps, without bias.
+pub fn circular(b: &ParameterBuilder, inputs: usize, outputs: usize) -> Result<Conv1d> {
+    let options = Conv1dOptions { padding: 1, ..Conv1dOptions::default() };
+    let conv = Conv1d::without_bias(b, inputs, outputs, 3, options)?;
+    Ok(conv.padding_mode(PadMode::Circular))
 }
 
 pub fn lstm(b: &ParameterBuilder, g: &Generator) -> Result<Loss> {

@@ -2,9 +2,6 @@
 
 use crate::error::{Error, Result};
 
-/// The CUDA functions over windows. They come before the source of an operation.
-pub(crate) const WINDOW: &str = include_str!("window.cu");
-
 /// The windows over an axis of an image or over both (heights come first). Rows and columns of zeros (`padding`) surround
 /// the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,8 +35,8 @@ impl Matmul {
     }
 
     /// The factors of a large product on a GPU in bf16, if the precision asks for it and one is f32: the library takes no factors of two
-    /// dtypes. `a` is the first one in the batch of the result.
-    fn rounded(&self, factors: [&Tensor; 2], a: &Tensor) -> Result<Option<[Tensor; 2]>> {
+    /// dtypes. They have the batch of the result, as `a` has, which is the first of `factors` in it. `None` if they are not rounded.
+    fn rounded(&self, factors: [&Tensor; 2], a: &Tensor) -> Result<Option<(Tensor, Tensor)>> {
         let is_bf16 = |t: &&Tensor| self.precision.result(t.dtype()) == DType::BF16;
         let rounds = factors.iter().all(is_bf16) && factors.iter().any(|t| t.dtype() == DType::F32);
         let columns = factors[1].dims().last().copied().unwrap_or(0);
@@ -45,7 +45,7 @@ impl Matmul {
             return Ok(None);
         }
         let round = |t: &Tensor| if t.dtype() == DType::F32 { rounded_operand(t) } else { Ok(t.clone()) };
-        Ok(Some([round(factors[0])?, round(factors[1])?]))
+        prepare(&round(factors[0])?, &round(factors[1])?).map(Some)
     }
 
     fn product(&self, launch: &Launch<'_>) -> Product {
@@ -264,10 +264,7 @@ impl Tensor {
         let op = Matmul::new(&a);
         match op.rounded([self, other], &a)? {
             None => apply(op, &[&a, &b]),
-            Some([x, y]) => {
-                let (x, y) = prepare(&x, &y)?;
-                apply_on(op, &[&a, &b], &[&x, &y])
-            }
+            Some((x, y)) => apply_on(op, &[&a, &b], &[&x, &y]),
         }
     }
 
@@ -280,10 +277,7 @@ impl Tensor {
         let op = Matmul::new(&a);
         match op.rounded([self, other], &a)? {
             None => apply_into(op, &[&a, &b], dst),
-            Some([x, y]) => {
-                let (x, y) = prepare(&x, &y)?;
-                apply_into_on(op, &[&a, &b], &[&x, &y], dst)
-            }
+            Some((x, y)) => apply_into_on(op, &[&a, &b], &[&x, &y], dst),
         }
     }
 }

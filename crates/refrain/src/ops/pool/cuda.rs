@@ -4,7 +4,9 @@ use super::{Kind, Pool};
 use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::units;
-use crate::kernels::window::{WINDOW, Window};
+use crate::kernels::window::Window;
+
+const WINDOW: &str = include_str!("window.cu");
 
 static POOL: Source = Source { name: "pool", parts: &[WINDOW, include_str!("kernel.cu")] };
 static BACKWARD: Source = Source { name: "pool_backward", parts: &[WINDOW, include_str!("backward.cu")] };
